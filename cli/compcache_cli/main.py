@@ -1,0 +1,98 @@
+"""The ``compcache`` command. A verb is one line at the end of this file.
+
+Every error of the library ends as one line on stderr and an exit status: 2 for what the user wrote (an option, a
+setting), 1 for the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from compcache import __version__, config
+from compcache.errors import CompcacheError, ConfigError
+from compcache_cli import render
+from compcache_cli.commands import Place, ls, prune, show, stats, verify
+
+
+class _Verbs(TyperGroup):
+    """The group of verbs, and the one place where an error becomes a line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            render.say(render.message(error))
+            raise typer.Exit(2) from error
+        except CompcacheError as error:
+            render.say(render.message(error))
+            raise typer.Exit(1) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # who reads us has seen enough; Typer ends quietly
+                raise
+            render.say(render.message(error))
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    help="Keeps what a compiler produced, so that a program is compiled once per configuration.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        render.line(f"compcache {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="DIR", help="The store to work on, instead of COMPCACHE_DIR.")
+    ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Keeps what a compiler produced, so that a program is compiled once per configuration."""
+    # Not by COMPCACHE_DIR: an empty value there means the default, and `prune --store "$UNSET"` must not prune that.
+    if store is not None and (not store.strip() or "\0" in store):
+        raise typer.BadParameter("it must be the path of a directory", param_hint="--store")
+    settings = config.load()
+    if store is not None:
+        settings = dataclasses.replace(settings, directory=Path(store).expanduser())
+    for warning in settings.warnings:
+        render.say(warning)
+    context.obj = Place(settings)
+
+
+app.command("ls")(ls.ls)
+app.command("show")(show.show)
+app.command("prune")(prune.prune)
+app.command("stats")(stats.stats)
+app.command("verify")(verify.verify)
+
+
+def main() -> None:
+    """Entry point of the ``compcache`` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its escape
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="compcache")
+
+
+if __name__ == "__main__":
+    main()

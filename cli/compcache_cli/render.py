@@ -1,0 +1,175 @@
+"""The only formatter: sizes, times, ages, tables, JSON and lines of text; it parses typed sizes and ages too.
+
+Names, factors and display values come from files. They are shown as plain text: no markup is read in them, and
+control characters (which could move a terminal's cursor) are replaced.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_SIZES = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
+_SIZES |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-zA-Z]*)")
+_PIPE_WIDTH = 1000
+
+
+def parse_size(text: str) -> int:
+    """Bytes in "20GB", "500MiB", "1.5g" or "1000". Raises ValueError that says what a size looks like."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if not match or match[2].lower() not in _SIZES:
+        raise ValueError(f"{plain(text)!r} is not a size; write it like 20GB, 500MiB or 1000000")
+    return int(float(match[1]) * _SIZES[match[2].lower()])
+
+
+def parse_age(text: str) -> float:
+    """Seconds in "30d", "12h", "90m", "45s" or "2w". Raises ValueError that says what an age looks like."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if not match or match[2].lower() not in _AGES:
+        raise ValueError(f"{plain(text)!r} is not an age; write it like 30d, 12h or 90m")
+    return float(match[1]) * _AGES[match[2].lower()]
+
+
+def size(count: int) -> str:
+    """Bytes as text, in powers of 1000: "312.4 kB"."""
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):  # noqa: B007 - used after the loop
+        value /= 1000
+        if value < 999.95:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def seconds(value: float) -> str:
+    """A duration: "0.15 s", "51.5 s", "12 min 5 s", "3 h 20 min"."""
+    if value < 10:
+        return f"{value:.2f} s"
+    if value < 120:
+        return f"{value:.1f} s"
+    if not math.isfinite(value):
+        return "?"
+    whole = round(value)
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def age(value: float) -> str:
+    """An age in one unit: "5 s", "12 min", "3 h", "40 d"."""
+    value = max(0.0, value)
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if value < limit:
+            return f"{int(value // unit)} {name}"
+    return f"{int(value // 86400)} d"
+
+
+def ago(moment: float, now: float) -> str:
+    """How long ago a Unix time was; "never" for 0."""
+    return f"{age(now - moment)} ago" if moment > 0 else "never"
+
+
+def iso(moment: float) -> str | None:
+    """A Unix time as UTC for JSON, "2026-12-01T06:14:25Z"; None for 0 and for what no calendar has."""
+    if moment <= 0:
+        return None
+    try:
+        return datetime.datetime.fromtimestamp(int(moment), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def count(number: int, word: str) -> str:
+    """A number and its noun: "1 program", "25 programs"."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def plain(value: object) -> str:
+    """Text that is safe on a terminal, in one line."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
+
+
+def message(error: BaseException) -> str:
+    """An error as a line, without the ``[Errno 2]`` that an OSError puts in front."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{where}"
+    return str(error) or type(error).__name__
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"compcache: {plain(text)}\n")
+    sys.stderr.flush()
+
+
+def line(text: str = "") -> None:
+    """A line on stdout."""
+    _console().print(Text(plain(text)), soft_wrap=True)
+
+
+def heading(text: str) -> None:
+    """A line on stdout that stands over what follows."""
+    _console().print(Text(plain(text), style="bold"), soft_wrap=True)
+
+
+def facts(rows: Iterable[tuple[str, object]], *, indent: int = 0) -> None:
+    """Names and their values on stdout, one a line."""
+    result = Table(box=None, pad_edge=False, show_header=False)
+    if indent:
+        result.add_column("", min_width=indent - 1)
+    result.add_column("", style="dim", overflow="fold")
+    result.add_column("", overflow="fold")
+    for name, value in rows:
+        result.add_row(*([Text("")] if indent else []), Text(plain(name)), Text(plain(value)))
+    _console().print(result)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, indent: int = 0, right: Iterable[str] = ()
+) -> None:
+    """A table on stdout; the columns named in ``right`` are aligned there."""
+    result = Table(box=None, pad_edge=False, header_style="dim")
+    aligned = set(right)
+    if indent:
+        result.add_column("", min_width=indent - 1)
+    for name in columns:
+        result.add_column(name, justify="right" if name in aligned else "left", overflow="fold")
+    for row in rows:
+        cells = [Text(plain(cell)) for cell in row]
+        result.add_row(*([Text("")] if indent else []), *cells)
+    _console().print(result)
+
+
+def document(value: Any) -> None:
+    """JSON on stdout, and nothing else there."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _console() -> Console:
+    # Made per call: stdout may be another one by then. A pipe has no width, and must not get lines cut at 80.
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)

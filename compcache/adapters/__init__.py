@@ -1,0 +1,1 @@
+"""Adapters: the only code that may touch an engine."""

@@ -1,0 +1,209 @@
+"""Settings: the only reader of ``COMPCACHE_*`` variables and of ``compcache.toml``.
+
+Order, the first that says something wins: the environment, then the file. The file is ``COMPCACHE_CONFIG`` or
+``$XDG_CONFIG_HOME/compcache/compcache.toml`` (default ``~/.config``). What cannot be understood is never guessed at:
+it becomes a warning in :attr:`Settings.warnings`, and the default is used; a value that decides about trust or mode
+raises instead, and the adapters then switch the cache off with one line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compcache.errors import ConfigError
+from compcache.fsio import Trust
+
+MODES = ("rw", "ro", "off", "require")
+PREFIX = "COMPCACHE_"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user can set. Each field names its variable; in ``compcache.toml`` the same word in lower case."""
+
+    directory: Path
+    """COMPCACHE_DIR: the store. Default ``$XDG_CACHE_HOME/compcache/store``."""
+    state: Path
+    """COMPCACHE_STATE: host-local bookkeeping (index). Default ``$XDG_CACHE_HOME/compcache/state``; never on a share."""
+    mode: str = "rw"
+    """COMPCACHE_MODE: rw (load and store), ro (load only), off, require (a miss is an error)."""
+    trust: Trust = field(default_factory=Trust)
+    """COMPCACHE_TRUST_OWNER: ``uid`` or ``:gid`` whose files are used besides one's own."""
+    wait_seconds: float = 240.0
+    """COMPCACHE_WAIT: seconds that one start may wait, in all, for programs that other processes compile."""
+    key_ignore: tuple[str, ...] = ()
+    """COMPCACHE_KEY_IGNORE: comma-separated environment variables left out of keys; recorded in entries."""
+    key_extra: str = ""
+    """COMPCACHE_KEY_EXTRA: any text; becomes a factor."""
+    warnings: tuple[str, ...] = ()
+    """What could not be understood, one line each."""
+
+
+def load(environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of this process. ``environ`` defaults to ``os.environ``.
+
+    Raises ConfigError for a mode or trusted owner that cannot be understood: neither may be guessed.
+    """
+    environment = os.environ if environ is None else environ
+    warnings: list[str] = []
+    values = _file_values(environment, warnings)
+    for name, value in environment.items():
+        if not name.startswith(PREFIX) or name in ("COMPCACHE_CONFIG",) or name.startswith("COMPCACHE_TEST_"):
+            continue
+        if name in _VARIABLES:
+            values[_VARIABLES[name]] = value
+        else:
+            warnings.append(f"unknown variable {name}; known: {', '.join(sorted(_VARIABLES))}")
+    return _settings(values, environment, warnings)
+
+
+_VARIABLES = {
+    "COMPCACHE_DIR": "dir",
+    "COMPCACHE_STATE": "state",
+    "COMPCACHE_MODE": "mode",
+    "COMPCACHE_TRUST_OWNER": "trust_owner",
+    "COMPCACHE_WAIT": "wait",
+    "COMPCACHE_KEY_IGNORE": "key_ignore",
+    "COMPCACHE_KEY_EXTRA": "key_extra",
+}
+
+
+def _file_values(environment: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:
+    path = _config_path(environment)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
+    except (FileNotFoundError, NotADirectoryError):
+        if "COMPCACHE_CONFIG" in environment:
+            warnings.append(f"{path} does not exist")
+        return {}
+    except (OSError, ValueError) as error:
+        warnings.append(f"{path} is not used: {error}")
+        return {}
+    known = set(_VARIABLES.values())
+    for name in sorted(data.keys() - known):
+        warnings.append(f"unknown setting {name} in {path}")
+    return {name: value for name, value in data.items() if name in known}
+
+
+def _config_path(environment: Mapping[str, str]) -> Path | None:
+    if chosen := environment.get("COMPCACHE_CONFIG"):
+        return Path(chosen)
+    if base := environment.get("XDG_CONFIG_HOME"):
+        return Path(base) / "compcache" / "compcache.toml"
+    home = _home(environment)
+    return home / ".config" / "compcache" / "compcache.toml" if home else None
+
+
+def _settings(values: dict[str, Any], environment: Mapping[str, str], warnings: list[str]) -> Settings:
+    def read(name: str, parse: Callable[[Any], Any], default: Any) -> Any:
+        if name not in values:
+            return default
+        try:
+            return parse(values[name])
+        except ConfigError as error:
+            warnings.append(f"setting {name}: {error}; using {default}")
+            return default
+
+    root = _cache_root(environment, warnings if "dir" not in values or "state" not in values else [])
+    mode = _mode(values.get("mode", "rw"))
+    trust = _trust(values.get("trust_owner", ""))
+    settings = {
+        "directory": read("dir", _directory, root / "store"),
+        "state": read("state", _directory, root / "state"),
+        "wait_seconds": read("wait", _seconds, 240.0),
+        "key_ignore": read("key_ignore", _names, ()),
+        "key_extra": read("key_extra", _text, ""),
+    }
+    return Settings(mode=mode, trust=trust, warnings=tuple(warnings), **settings)
+
+
+def _home(environment: Mapping[str, str]) -> Path | None:
+    """HOME, or the user database's; None for a uid without a name and without HOME (OpenShift runs pods so)."""
+    if home := environment.get("HOME"):
+        return Path(home)
+    import pwd
+
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
+
+
+def _cache_root(environment: Mapping[str, str], warnings: list[str]) -> Path:
+    """The first of XDG_CACHE_HOME, ``~/.cache`` and a per-user folder in TMPDIR that can be written."""
+    home = _home(environment)
+    candidates = [Path(environment["XDG_CACHE_HOME"])] if environment.get("XDG_CACHE_HOME") else []
+    if home is not None:
+        candidates.append(home / ".cache")
+    for candidate in candidates:
+        if _can_write(candidate):
+            return candidate / "compcache"
+    fallback = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - per-user name, and nothing in it is used unless this user owns it / f"compcache-{os.getuid()}"
+    warnings.append(f"no writable home; using {fallback} (set COMPCACHE_DIR to choose)")
+    return fallback
+
+
+def _can_write(path: Path) -> bool:
+    # os.path, not Path: Path.exists raises where a parent may not be searched (another user's home).
+    while not os.path.exists(path) and path != path.parent:
+        path = path.parent
+    return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
+
+
+def _mode(value: Any) -> str:
+    mode = str(value).strip().lower()
+    if mode not in MODES:
+        raise ConfigError(f"COMPCACHE_MODE is {value!r}; it must be one of {', '.join(MODES)}")
+    return mode
+
+
+def _trust(value: Any) -> Trust:
+    text = str(value).strip()
+    if not text:
+        return Trust()
+    match = re.fullmatch(r"(:?)([0-9]+)", text)
+    if not match:
+        raise ConfigError(f"COMPCACHE_TRUST_OWNER is {value!r}; it must be a uid, or :gid")
+    number = int(match[2])
+    return Trust(gid=number) if match[1] else Trust(uid=number)
+
+
+def _directory(value: Any) -> Path:
+    if not _text(value).strip() or "\0" in value:
+        raise ConfigError(f"{value!r} is not a path")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:  # "~" for a user that has no home
+        raise ConfigError(f"{value!r}: {error}") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{value!r} is not text")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = float("true" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{value!r} is not a number of seconds") from None
+    if not 0 <= seconds <= 86400:
+        raise ConfigError(f"{value!r} is not 0 to 86400 seconds")
+    return seconds
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else _text(value).split(",")
+    return tuple(sorted({_text(item).strip() for item in items} - {""}))
+
+
+def variables() -> list[str]:
+    """The names of all variables that are read."""
+    return [*sorted(_VARIABLES), "COMPCACHE_CONFIG"]

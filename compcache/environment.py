@@ -1,0 +1,293 @@
+"""Probes: what this host, this toolchain and this process's environment are, as factors.
+
+Each probe is one small function that names its source. One that cannot read its source raises FactorError: the
+program is then uncacheable, and that is said; a factor is never dropped. torch is never imported here: the module is
+handed in by an adapter, so that versions are those of the module that runs, not of package metadata.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import blake3
+
+from compcache.errors import FactorError
+from compcache.factors import JsonValue, canonical, plain
+
+PREFIXES = ("VLLM_", "TORCH", "TRITON_", "ATEN_", "OMP_", "XLA_", "LIBTPU_", "JAX_", "CUDA_")
+NAMES = ("NVIDIA_TF32_OVERRIDE", "CC", "CXX")
+PROGRAM_NAMES = ("CC", "CXX")
+
+_PLACE = "where files are; no part of a program"
+_NET = "where a process listens or connects"
+_LOG = "what is logged"
+_RUN = "how long the engine waits or how it is scheduled; no part of a program"
+EXCLUDED: Mapping[str, str] = {
+    "VLLM_PLUGINS": "plugins that are loaded are factors themselves, by digest",
+    "VLLM_RAY_BUNDLE_INDICES": "which Ray bundle a worker got; another at every start",
+    "VLLM_RAY_PER_WORKER_GPUS": "how Ray places workers",
+    "VLLM_NIXL_SIDE_CHANNEL_PORT": _NET,
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": _NET,
+    "VLLM_MOONCAKE_BOOTSTRAP_PORT": _NET,
+    "VLLM_HOST_IP": _NET,
+    "VLLM_PORT": _NET,
+    "VLLM_LOOPBACK_IP": _NET,
+    "VLLM_DP_MASTER_IP": _NET,
+    "VLLM_DP_MASTER_PORT": _NET,
+    "VLLM_RPC_BASE_PATH": _NET,
+    "VLLM_ENGINE_READY_TIMEOUT_S": _RUN,
+    "VLLM_ENGINE_ITERATION_TIMEOUT_S": _RUN,
+    "VLLM_RPC_TIMEOUT": _RUN,
+    "VLLM_ENABLE_V1_MULTIPROCESSING": _RUN,
+    "VLLM_WORKER_MULTIPROC_METHOD": _RUN,
+    "VLLM_FORCE_AOT_LOAD": "what a load failure does",
+    "VLLM_CACHE_ROOT": _PLACE,
+    "VLLM_CONFIG_ROOT": _PLACE,
+    "VLLM_ASSETS_CACHE": _PLACE,
+    "VLLM_XLA_CACHE_PATH": _PLACE,
+    "VLLM_LOGGING_LEVEL": _LOG,
+    "VLLM_LOGGING_PREFIX": _LOG,
+    "VLLM_LOGGING_STREAM": _LOG,
+    "VLLM_LOGGING_COLOR": _LOG,
+    "VLLM_LOGGING_CONFIG_PATH": _LOG,
+    "VLLM_CONFIGURE_LOGGING": _LOG,
+    "VLLM_LOG_STATS_INTERVAL": _LOG,
+    "VLLM_NO_USAGE_STATS": _LOG,
+    "VLLM_DO_NOT_TRACK": _LOG,
+    "VLLM_DEBUG_DUMP_PATH": _PLACE,
+    "TORCHINDUCTOR_CACHE_DIR": _PLACE,
+    "TORCHINDUCTOR_COMPILE_THREADS": "how many processes compile",
+    "TORCH_HOME": _PLACE,
+    "TORCH_EXTENSIONS_DIR": _PLACE,
+    "TORCH_COMPILE_DEBUG_DIR": _PLACE,
+    "TORCH_LOGS": _LOG,
+    "TORCH_LOGS_OUT": _LOG,
+    "TORCH_TRACE": _LOG,
+    "TRITON_CACHE_DIR": _PLACE,
+    "TRITON_HOME": _PLACE,
+    "TRITON_DUMP_DIR": _PLACE,
+    "JAX_COMPILATION_CACHE_DIR": _PLACE,
+    "XLA_PERSISTENT_CACHE_PATH": _PLACE,
+    "CUDA_HOME": _PLACE,
+    "CUDA_PATH": _PLACE,
+    "CUDA_CACHE_PATH": _PLACE,
+    "CUDA_VISIBLE_DEVICES": "which devices, not what they are; the device itself is a factor",
+}
+"""Variables that are in no key, each with its reason (the environment group of design section 5)."""
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_KEY|ACCESS_KEY|PRIVATE_KEY")
+_LINK_HOST = re.compile(r"(?P<service>[A-Z0-9_]+)_SERVICE_HOST\Z")
+
+
+def service_links(names: Iterable[str]) -> set[str]:
+    """The Kubernetes service links among variable names.
+
+    The kubelet injects ``X_SERVICE_HOST``, ``X_SERVICE_PORT``, ``X_PORT``, ``X_PORT_80_TCP_ADDR``, ... for every
+    Service X of the namespace (kubernetes/pkg/kubelet/envvars); a Service named vllm-a gives ``VLLM_A_...``.
+    Only names that belong to a ``..._SERVICE_HOST`` which is there too are taken for links.
+    """
+    names = set(names)
+    links: set[str] = set()
+    for host in names:
+        match = _LINK_HOST.match(host)
+        if match:
+            tail = r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z"
+            link = re.compile(re.escape(match["service"]) + "_" + tail)
+            links |= {name for name in names if link.match(name)}
+    return links
+
+
+def inherited_environment() -> dict[str, str]:
+    """The variables that this process was started with (``/proc/self/environ``), or now, where there is no /proc."""
+    try:
+        raw = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def variables(
+    inherited: Mapping[str, str], resolved: Mapping[str, JsonValue], ignored: Iterable[str] = ()
+) -> dict[str, JsonValue]:
+    """Environment variables as one factor: known ones by the engine's ``resolved`` value, others as ``inherited``.
+
+    Left out: EXCLUDED, ``ignored`` (COMPCACHE_KEY_IGNORE), service links, and secrets, which are never stored.
+    """
+    skipped = {*EXCLUDED, *ignored, *service_links(inherited)}
+    found: dict[str, JsonValue] = {}
+    for name, value in inherited.items():
+        if name.startswith(PREFIXES) or name in NAMES:
+            found[name] = os.path.basename(value) if name in PROGRAM_NAMES else value
+    found.update({name: plain(value, name) for name, value in resolved.items()})
+    return {n: v for n, v in sorted(found.items()) if n not in skipped and not _SECRET.search(n) and v is not None}
+
+
+def python_factors() -> dict[str, JsonValue]:
+    """The interpreter and its extension ABI (kernels are extension modules)."""
+    return {
+        "python.version": platform.python_version(),
+        "python.abi": str(sysconfig.get_config_var("SOABI")),
+        "os.machine": f"{sys.platform} {platform.machine()}",
+    }
+
+
+def libc_factors() -> dict[str, JsonValue]:
+    """glibc and libstdc++ as loaded: a kernel that was linked against a newer one does not load."""
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or "unknown"
+    except (ValueError, OSError):
+        libc = " ".join(platform.libc_ver()) or "unknown"
+    return {"libc.version": libc, "libstdcxx.version": _loaded_libstdcxx()}
+
+
+def _loaded_libstdcxx() -> str:
+    """The file name behind ``libstdc++.so.6`` in this process's maps; torch has loaded it by the time this matters."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise FactorError(f"cannot read which libstdc++ is loaded: {error}") from error
+    paths = sorted(set(re.findall(r"/\S*libstdc\+\+\.so\.6\S*", maps)))
+    return ",".join(Path(path).resolve().name for path in paths) or "none"
+
+
+@functools.cache
+def cpu_factors() -> Mapping[str, JsonValue]:
+    """The CPU's feature list, as a digest: Inductor builds kernels with ``-march=native``
+    (torch/_inductor/cpp_builder.py), so that code made on one CPU may use instructions that another lacks."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise FactorError(f"cannot read the CPU's features: {error}") from error
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    if not match:
+        raise FactorError("/proc/cpuinfo names no CPU features")
+    model = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    features = " ".join(sorted(set(match[1].split())))
+    identity = re.findall(
+        r"^(?:cpu family|model|stepping|CPU implementer|CPU part)\s*:.*$", text.split("\n\n")[0], re.M
+    )
+    tuned = "\n".join([features, *identity])  # -march=native also tunes for the model
+    return {
+        "cpu.features": hashlib.blake2b(tuned.encode(), digest_size=16).hexdigest(),
+        "cpu.model": model[1].strip() if model else "unknown",
+    }
+
+
+def isa_factors(torch: Any) -> dict[str, JsonValue]:
+    """The vector ISA and its sub-flags as Inductor would resolve them, without its probe, which starts a compiler.
+
+    Follows ``pick_vec_isa`` and the ISA classes of torch/_inductor/cpu_vec_isa.py (torch 2.13): the CPU's support as
+    torch.cpu tells it, under ``ATEN_CPU_CAPABILITY``. What a compiler cannot build is found when a program is compiled.
+    """
+    cpu = torch.cpu
+    names = ("avx2", "avx512", "avx512_bf16", "vnni", "amx_tile", "amx_fp16")
+    supported = [n for n in names if bool(getattr(cpu, f"_is_{n}_supported", lambda: False)())]
+    return {
+        "cpu.isa": supported,
+        "cpu.capability": str(torch.backends.cpu.get_cpu_capability()),
+        "cpu.capability_asked": os.environ.get("ATEN_CPU_CAPABILITY", ""),
+    }
+
+
+def predicted_isa(torch: Any) -> str:
+    """The name that ``str(pick_vec_isa())`` should have on x86-64; empty where no prediction is made."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ""
+    found = set(isa_factors(torch)["cpu.isa"])
+    best = "INVALID_VEC_ISA"
+    if "avx2" in found:
+        best = "avx2"
+    if "avx512" in found:
+        best = "avx512"
+        if "vnni" in found:
+            best = "avx512 avx512_vnni"
+            if "amx_tile" in found:
+                best = "avx512 avx512_vnni amx_tile"
+    asked = os.environ.get("ATEN_CPU_CAPABILITY", "")
+    if asked == "default":
+        return "INVALID_VEC_ISA"
+    if asked == "avx2" and "avx2" in found:
+        return "avx2"
+    return best
+
+
+def torch_factors(torch: Any) -> dict[str, JsonValue]:
+    """The torch that runs: version, source revision, and what it was built for."""
+    version = torch.version
+    return {
+        "torch.version": str(torch.__version__),
+        "torch.git": str(getattr(version, "git_version", "unknown")),
+        "torch.cuda": getattr(version, "cuda", None),
+        "torch.hip": getattr(version, "hip", None),
+        "torch.default_dtype": str(torch.get_default_dtype()),
+        "torch.float32_matmul": str(torch.get_float32_matmul_precision()),
+        "torch.deterministic": bool(torch.are_deterministic_algorithms_enabled()),
+    }
+
+
+def module_version(name: str) -> str:
+    """The ``__version__`` of a module that is imported; "absent" if it is not."""
+    module = sys.modules.get(name)
+    return "absent" if module is None else str(getattr(module, "__version__", "unknown"))
+
+
+def device_factors(torch: Any, device_type: str) -> dict[str, JsonValue]:
+    """The accelerator: kind, capability, driver and ordinal (generated code can hold the ordinal)."""
+    if device_type == "cpu":
+        return {"device.type": "cpu"}
+    module = getattr(torch, device_type, None)
+    try:
+        properties = module.get_device_properties(module.current_device())  # type: ignore[union-attr]
+        return {
+            "device.type": device_type,
+            "device.name": str(properties.name),
+            "device.capability": [getattr(properties, "major", 0), getattr(properties, "minor", 0)],
+            "device.memory": int(getattr(properties, "total_memory", 0)),
+            "device.units": int(getattr(properties, "multi_processor_count", 0)),
+            "device.ordinal": int(module.current_device()),  # type: ignore[union-attr]
+        }
+    except Exception as error:
+        raise FactorError(f"cannot read the {device_type} device: {error}") from error
+
+
+def source_digest(path: Path | str) -> str:
+    """Digest of a source file's bytes, 32 hexadecimal digits. Raises FactorError if it cannot be read."""
+    try:
+        return blake3.blake3(Path(path).read_bytes()).hexdigest(length=16)
+    except OSError as error:
+        raise FactorError(f"cannot read the source {Path(path).name}: {error}") from error
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest of all Python sources below a folder, with their relative names. Raises FactorError."""
+    found = {str(p.relative_to(folder)): source_digest(p) for p in sorted(folder.rglob("*.py"))}
+    if not found:
+        raise FactorError(f"no sources in the package {folder.name}")
+    return blake3.blake3(canonical(found)).hexdigest(length=16)
+
+
+def module_digest(name: str) -> str:
+    """Digest of a module's installed source, which is found without importing it if it is not imported yet."""
+    module = sys.modules.get(name)
+    origin = getattr(module, "__file__", None)
+    if origin is None:
+        import importlib.util
+
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError, AttributeError) as error:
+            raise FactorError(f"cannot find the source of module {name}") from error
+        origin = spec.origin if spec else None
+    if not origin or not str(origin).endswith(".py"):
+        raise FactorError(f"module {name} has no source file")
+    return source_digest(str(origin))

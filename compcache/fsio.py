@@ -1,0 +1,216 @@
+"""File operations whose order matters. The only caller of rename, link, fsync and O_EXCL in the project.
+
+Everything here is safe against a kill at any instruction: a name appears with all of its bytes or not at all, and
+what a kill leaves behind is a file under ``tmp/`` that nothing reads. Reads take a regular file of a trusted owner,
+never a symlink's target, a FIFO, or a file that somebody else could write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from compcache.errors import Damaged, NotStored, StoreError, Untrusted
+
+TRANSIENT = frozenset({errno.ESTALE, errno.EBUSY, errno.EINTR, errno.EAGAIN})
+RETRIES = 3
+RETRY_SECONDS = 0.02
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whose files may be used: those of this process's user, of root, and of ``uid`` or group ``gid`` if given.
+
+    A file that its group may write is refused unless the group is ``gid``; one that everybody may write, always.
+    """
+
+    uid: int | None = None
+    gid: int | None = None
+
+    def check(self, info: os.stat_result, what: str) -> None:
+        """Raise Untrusted, naming the way out, if a file with that status must not be used."""
+        group = self.gid is not None and info.st_gid == self.gid
+        if not group and info.st_uid not in (os.geteuid(), 0, self.uid):
+            raise Untrusted(
+                f"{what} belongs to uid {info.st_uid}; trust it with COMPCACHE_TRUST_OWNER={info.st_uid}"
+                f" or, by group, COMPCACHE_TRUST_OWNER=:{info.st_gid}"
+            )
+        if info.st_mode & stat.S_IWOTH or (info.st_mode & stat.S_IWGRP and not group):
+            who = "everybody" if info.st_mode & stat.S_IWOTH else f"group {info.st_gid}"
+            hint = "" if info.st_mode & stat.S_IWOTH else f"; trust it with COMPCACHE_TRUST_OWNER=:{info.st_gid}"
+            raise Untrusted(f"{what} is writable by {who}{hint}")
+
+
+def translated(error: OSError, what: str) -> StoreError:
+    """The compcache error for an OSError."""
+    if isinstance(error, StoreError):
+        return error
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, *TRANSIENT):
+        return NotStored(error.errno, f"{what}: {os.strerror(error.errno or 0)}")
+    return StoreError(error.errno, f"{what}: {error.strerror or error}")
+
+
+def read_file(path: Path, limit: int, trust: Trust) -> bytes:
+    """All bytes of a regular file.
+
+    Raises NotStored if it is not there, Untrusted by its owner or mode, Damaged if it is no regular file or larger
+    than ``limit`` bytes, StoreError for anything else.
+    """
+    for attempt in range(RETRIES + 1):
+        try:
+            return _read_once(path, limit, trust)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise Damaged(f"{path.name} is not a regular file") from error
+            if error.errno not in TRANSIENT or attempt == RETRIES:
+                raise translated(error, f"cannot read {path}") from error
+            time.sleep(RETRY_SECONDS)
+    raise AssertionError("unreachable")
+
+
+def _read_once(path: Path, limit: int, trust: Trust) -> bytes:
+    # O_NONBLOCK: opening a FIFO that was planted must not wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb", buffering=0) as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise Damaged(f"{path.name} is not a regular file")
+        trust.check(info, str(path))
+        if info.st_size > limit:
+            raise Damaged(f"{path.name} has {info.st_size} bytes; the limit is {limit}")
+        chunks = []
+        left = limit + 1
+        while left > 0 and (chunk := file.read(min(left, 1 << 24))):
+            chunks.append(chunk)
+            left -= len(chunk)
+    if left <= 0:
+        raise Damaged(f"{path.name} grew beyond {limit} bytes")
+    return b"".join(chunks)
+
+
+def random_name() -> str:
+    """A name that no other process on any host will choose."""
+    return secrets.token_hex(16)
+
+
+def write_temporary(directory: Path, data: bytes, mode: int) -> Path:
+    """A new fsynced file with ``data`` in ``directory``; removed again if anything fails on the way."""
+    path = directory / random_name()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        with open(fd, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            os.fchmod(fd, mode)  # the mode of the store, whatever the umask is
+            os.fsync(fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    return path
+
+
+def publish_new(temporary: Path, target: Path) -> bool:
+    """Give ``temporary`` its final name unless that is taken; True if this call did. The temporary name goes."""
+    try:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # No hard links here (some FUSE and SMB mounts). Two writers can then both see no file; the later rename
+            # wins, which is sound because both hold the same program, whole.
+            if os.path.lexists(target):
+                return False
+            os.rename(temporary, target)
+            sync_directory(target.parent)
+            return True
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    else:
+        sync_directory(target.parent)
+        return True
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def publish_over(temporary: Path, target: Path) -> None:
+    """Give ``temporary`` its final name, replacing what is there."""
+    try:
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_directory(target.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """fsync a directory, so that a name made in it survives a power loss; no error where that is not supported."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """Make a directory and its missing parents, each with ``mode`` whatever the umask is."""
+    if path.is_dir():
+        return
+    make_directory(path.parent, mode)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
+        sync_directory(path.parent)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename within the store (to quarantine or trash)."""
+    os.rename(source, target)
+
+
+def put_back(source: Path, target: Path) -> None:
+    """Undo a :func:`move` unless a new file has the name by now."""
+    with contextlib.suppress(OSError):
+        os.link(source, target)
+    with contextlib.suppress(OSError):
+        os.unlink(source)
+
+
+@contextlib.contextmanager
+def private_file(data: bytes, suffix: str = "") -> Iterator[Path]:
+    """A file with ``data`` that only this user can reach, removed at the end of the block.
+
+    In a fresh 0700 directory under TMPDIR: what an engine maps or unpickles is then the verified bytes, never the
+    shared file again. Raises StoreError if no such place can be written.
+    """
+    import tempfile
+
+    with contextlib.ExitStack() as stack:
+        try:
+            made = tempfile.TemporaryDirectory(prefix="compcache-", ignore_cleanup_errors=True)
+            path = Path(stack.enter_context(made)) / f"{random_name()}{suffix}"
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            raise StoreError(error.errno, f"no private place for verified bytes: {error}") from error
+        yield path  # outside the try: an error of the block is the block's own

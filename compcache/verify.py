@@ -1,0 +1,221 @@
+"""Verify: read every file of a store and say what is wrong with it. Read-only; findings are data.
+
+Every entry is parsed, its keys recomputed, its references followed; every blob is read whole, digested, and decoded
+once for each way in which an entry refers to it; every start-up is put together and its digest compared. "damage" is
+what no sequence of kills can leave behind; "note" is what a kill, or an unfinished publication, does leave: harmless,
+and prune removes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import blake3
+
+from compcache.cache import decoded, digest_of
+from compcache.entry import MAX_ENTRY_BYTES, MAX_RAW_BYTES, BlobRef, Entry
+from compcache.errors import CompcacheError, Damaged, FactorError, NotStored, StoreError
+from compcache.factors import key_of
+from compcache.inventory import Contents, contents, read_entry
+from compcache.store import layout
+from compcache.store.protocol import Found, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with the file ``name``.
+
+    ``kind``: "damaged", "unread", "unknown", "missing blob", "missing program" (damage); "orphan blob", "leftover",
+    "quarantined" (notes).
+    """
+
+    name: str
+    kind: str
+    detail: str
+    damage: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was looked at, and what was found."""
+
+    entries: int
+    blobs: int
+    bytes: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def damage(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.damage)
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if not finding.damage)
+
+
+def verify(store: Store) -> Report:
+    """Look at the whole store. Raises StoreError only if it cannot be listed."""
+    stored = contents(store)
+    findings = [Finding(s.name, s.kind, s.reason) for s in stored.skipped]
+    for look in (_blobs, _references, _assemblies, _configs, _modules, _leftovers):
+        findings.extend(look(store, stored))
+    damaged_entries = sum(1 for s in stored.skipped if layout.parse_entry_name(s.name))
+    return Report(
+        entries=len(stored.entries) + damaged_entries,
+        blobs=len(stored.blobs),
+        bytes=stored.bytes,
+        findings=tuple(sorted(findings, key=lambda finding: (not finding.damage, finding.name, finding.detail))),
+    )
+
+
+def _blobs(store: Store, stored: Contents) -> Iterator[Finding]:
+    ways: dict[str, dict[tuple[str, int, int], BlobRef]] = {}
+    for entry in stored.entries:
+        for ref in entry.blobs:
+            ways.setdefault(ref.digest, {})[ref.encoding, ref.size, ref.raw_size] = ref
+    for digest, found in stored.blobs.items():
+        problem = _problem_of_blob(store, found, digest, ways.get(digest, {}).values())
+        if problem is not None:
+            yield problem
+        elif digest not in ways:
+            yield Finding(found.name, "orphan blob", "no entry refers to it", damage=False)
+
+
+def _problem_of_blob(store: Store, found: Found, digest: str, ways: Iterable[BlobRef]) -> Finding | None:
+    try:
+        data = _read(store, found.name, MAX_RAW_BYTES)
+        if digest_of(data) != digest:
+            raise Damaged("its bytes do not match its digest")
+        for ref in ways:
+            decoded(ref, data)
+    except NotStored:
+        return None  # gone since the scan
+    except Damaged as error:
+        return Finding(found.name, "damaged", str(error))
+    except StoreError as error:
+        return Finding(found.name, "unread", error.strerror or str(error))
+    return None
+
+
+def _read(store: Store, name: str, limit: int) -> bytes:
+    """As read; damage of the moment (a torn read on a network mount) is looked at twice."""
+    try:
+        return store.read(name, limit)
+    except Damaged:
+        return store.read(name, limit)
+
+
+def _references(store: Store, stored: Contents) -> Iterator[Finding]:
+    programs = {(entry.configuration_key, entry.program_key) for entry in stored.entries}
+    for entry in stored.entries:
+        missing = {ref.digest: ref for ref in entry.blobs if ref.digest not in stored.blobs}
+        for ref in missing.values():
+            if _still_missing(store, entry.found.name, layout.blob(ref.digest)):
+                yield Finding(
+                    entry.found.name, "missing blob", f"{ref.role} {ref.name} {ref.digest}".replace("  ", " ")
+                )
+        for key in dict.fromkeys(entry.programs):
+            wanted = layout.entry(entry.configuration_key, key)
+            if (entry.configuration_key, key) not in programs and _still_missing(store, entry.found.name, wanted):
+                yield Finding(entry.found.name, "missing program", key)
+
+
+def _still_missing(store: Store, entry: str, wanted: str) -> bool:
+    """Whether a name that the scan did not see is missing, and not just published, or pruned with its entry."""
+    return not _there(store, wanted) and _there(store, entry)
+
+
+def _there(store: Store, name: str) -> bool:
+    try:
+        store.read(name, MAX_RAW_BYTES)
+    except NotStored:
+        return False
+    except CompcacheError:
+        return True
+    return True
+
+
+def _assemblies(store: Store, stored: Contents) -> Iterator[Finding]:
+    """Start-ups whose pieces are all sound but do not make up the file that was stored."""
+    for entry in stored.entries:
+        try:
+            _assemble(store, read_entry(store, entry.found), stored)
+        except Damaged as error:
+            yield Finding(entry.found.name, "damaged", str(error))
+        except StoreError:
+            continue  # a blob or program that is missing, or cannot be read, is a finding already
+
+
+def _assemble(store: Store, entry: Entry, stored: Contents) -> None:
+    if entry.assembly is None:
+        return
+    digest, size = blake3.blake3(), 0
+    for piece in entry.assembly.pieces:
+        if piece.source == "blob":
+            ref = entry.blobs[piece.index]
+        else:
+            ref = _artifact(store, entry, piece.index)
+        try:
+            data = decoded(ref, store.read(layout.blob(ref.digest), ref.size))
+        except Damaged:
+            return  # a finding of its own
+        digest.update(data)
+        size += len(data)
+    if (digest.hexdigest(), size) != (entry.assembly.digest, entry.assembly.size):
+        raise Damaged("its pieces do not make up the file that was stored")
+
+
+def _artifact(store: Store, entry: Entry, index: int) -> BlobRef:
+    name = layout.entry(entry.configuration_key, entry.programs[index].program_key)
+    try:
+        artifacts = read_entry(store, Found(name, 0, 0.0)).blobs_with("artifact")
+    except Damaged as error:
+        raise NotStored(str(error)) from error  # a finding of its own
+    if len(artifacts) != 1:
+        raise Damaged(f"the program {entry.programs[index].program_key} has {len(artifacts)} artifacts, not one")
+    return artifacts[0]
+
+
+def _configs(store: Store, stored: Contents) -> Iterator[Finding]:
+    for key, found in stored.configs.items():
+        try:
+            shared = json.loads(store.read(found.name, MAX_ENTRY_BYTES))
+            if not isinstance(shared, dict) or key_of(shared) != key:
+                raise Damaged("its factors are not those of its configuration key")
+        except NotStored:
+            continue
+        except StoreError as error:
+            yield Finding(found.name, "unread", error.strerror or str(error))
+        except (Damaged, FactorError, ValueError, RecursionError) as error:
+            yield Finding(found.name, "damaged", str(error))
+
+
+def _modules(store: Store, stored: Contents) -> Iterator[Finding]:
+    for found in stored.modules:
+        try:
+            json.loads(store.read(found.name, MAX_ENTRY_BYTES))
+        except NotStored:
+            continue
+        except StoreError as error:
+            yield Finding(found.name, "unread", error.strerror or str(error))
+        except (Damaged, ValueError, RecursionError) as error:
+            yield Finding(found.name, "damaged", str(error))
+
+
+def _leftovers(store: Store, stored: Contents) -> Iterator[Finding]:
+    for place in ("tmp", "trash"):
+        for found in stored.leftovers[place]:
+            yield Finding(found.name, "leftover", "of a process that writes, or was killed", damage=False)
+    for found in stored.leftovers["quarantine"]:
+        if not found.name.endswith(".reason"):
+            yield Finding(found.name, "quarantined", _reason(store, found), damage=False)
+
+
+def _reason(store: Store, found: Found) -> str:
+    try:
+        lines = store.read(found.name + ".reason", MAX_ENTRY_BYTES).decode("utf-8", "replace").splitlines()
+    except CompcacheError:
+        return "no reason was written"
+    return ": ".join(lines[:2])
