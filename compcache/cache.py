@@ -8,7 +8,7 @@ name only, the factors compared as a whole, every byte checked against its diges
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -74,6 +74,7 @@ class Cache:
         )
         self.session = session or Session()
         self.session.store = self.store.label
+        self.clock: Callable[[], float] = time.time
         self.budget = lease.Budget(settings.wait_seconds)
 
     @property
@@ -168,7 +169,7 @@ class Cache:
             compile_seconds=draft.compile_seconds,
             programs=draft.programs,
             assembly=draft.assembly,
-            provenance={"compcache": __version__, "stored_at": round(time.time(), 3), **draft.provenance},
+            provenance={"compcache": __version__, "stored_at": round(self.clock(), 3), **draft.provenance},
         )
         self._publish_config(draft.factors)
         return self._publish_entry(entry, draft)
@@ -249,11 +250,12 @@ class Cache:
 
     # Explaining and bookkeeping
 
-    def nearest(self, factors: Factors, kind: str) -> list[Difference] | None:
+    def nearest(self, factors: Factors, kind: str, skip: Collection[str] = ()) -> list[Difference] | None:
         """The differences to the nearest stored entry of that kind; None if there is none. Bounded, local data only.
 
         ``factors`` may be the start of a longer set (a start-up's before its sources are known): names that only the
-        entry has, and that begin with "source.", do not count.
+        entry has, and that begin with "source.", do not count. ``skip`` are program keys that are not looked at: what
+        this process has just stored.
         """
         best: list[Difference] | None = None
         own_configuration = layout.configuration(factors.configuration_key)
@@ -261,7 +263,11 @@ class Cache:
         for prefix in (own_configuration, "configs"):
             for found in self.store.scan(prefix):
                 name = layout.parse_entry_name(found.name)
-                if name is None or (prefix == "configs" and name.configuration_key == factors.configuration_key):
+                if (
+                    name is None
+                    or name.program_key in skip
+                    or (prefix == "configs" and name.configuration_key == factors.configuration_key)
+                ):
                     continue
                 looked += 1
                 if looked > NEAREST_LIMIT:
@@ -290,7 +296,7 @@ class Cache:
         used = {layout.entry(e.configuration_key, e.program_key) for e in entries}
         for folder in {name.rpartition("/")[0] for name in used}:
             for found in self.store.scan(folder):
-                if found.name in used and time.time() - found.mtime > REFRESH_SECONDS:
+                if found.name in used and self.clock() - found.mtime > REFRESH_SECONDS:
                     self.store.refresh(found.name)
 
 

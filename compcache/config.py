@@ -30,7 +30,7 @@ class Settings:
     directory: Path
     """COMPCACHE_DIR: the store. Default ``$XDG_CACHE_HOME/compcache/store``."""
     state: Path
-    """COMPCACHE_STATE: host-local bookkeeping (index). Default ``$XDG_CACHE_HOME/compcache/state``; never on a share."""
+    """COMPCACHE_KEY_IGNORE: comma-separated variables that are left out of keys; recorded in entries."""
     mode: str = "rw"
     """COMPCACHE_MODE: rw (load and store), ro (load only), off, require (a miss is an error)."""
     trust: Trust = field(default_factory=Trust)

@@ -83,6 +83,8 @@ class Kernels:
         finally:
             with self._lock:
                 self._collected = before
+                if before is not None:
+                    before.update(mine)
 
     def _load(self, cls: Any, signature: inspect.Signature, function: Any, args: Any, kwargs: Any) -> Any:
         def compiled() -> Any:

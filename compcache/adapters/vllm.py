@@ -1,0 +1,461 @@
+"""vLLM: its start-ups come from the store, and go into it.
+
+``register`` is the entry point of ``vllm.general_plugins``. vLLM calls it in every process, and in some more than
+once; it only arranges for hooks to be put in when vLLM's compiler modules are imported. Each hook is found by
+capability (tests/engines/vllm/test_hooks.py takes each away); if one does not fit, the adapter is off as a whole, with
+one line, and vLLM starts as without compcache.
+
+The hooks, in the order in which a start meets them (vLLM 0.32, torch 2.13):
+
+* ``vllm.compilation.decorators._try_load_aot_compiled_fn``: look into the store first; on a hit vLLM loads verified
+  bytes from a private file, with kernels served; on a miss, vLLM's own file is set aside.
+* ``vllm.compilation.wrapper.TorchCompileWithNoGuardsWrapper.aot_compile``: what is compiled, and for how long.
+* ``vllm.compilation.backends.CompilerManager.compile`` and ``.compute_hash``: graphs before their first compile; and
+  vLLM's own directory of graphs gets compcache's factors in its name, so that it cannot hit on less.
+* ``torch._TorchCompileInductorWrapper.__call__``: the graph, where it is not split.
+* ``VllmBackend.collect_standalone_compile_artifacts``, ``AOTCompiledFunction.serialize`` and
+  ``BundledAOTAutogradSerializableCallable.serialize_compile_artifacts``: publish, before the compile call returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from compcache import config, fsio
+from compcache.adapters import graph, startup, vllm_factors
+from compcache.adapters.imports import when_imported
+from compcache.adapters.inductor import Kernels
+from compcache.adapters.startup import GraphRecord, StartUp
+from compcache.cache import Cache
+from compcache.config import Settings
+from compcache.environment import predicted_isa
+from compcache.errors import CompcacheError, ConfigError, Damaged, FactorError, NotStored, RequiredMiss
+from compcache.session import Session, explained, to_stderr
+
+_adapter: Adapter | None = None
+
+
+def register() -> None:
+    """Entry point of ``vllm.general_plugins``: cheap, idempotent, never raises."""
+    global _adapter
+    if _adapter is not None:
+        return
+    try:
+        settings = config.load()
+    except ConfigError as error:
+        to_stderr(f"off: {error}")
+        return
+    if settings.mode == "off":
+        return
+    _adapter = Adapter(settings)
+    _adapter.install()
+
+
+class Adapter:
+    """The hooks of one process and what they share."""
+
+    def __init__(self, settings: Settings, session: Session | None = None) -> None:
+        self.settings = settings
+        self.session = session or Session()
+        self.kernels = Kernels()
+        self.kernels.session = self.session
+        self.off = ""
+        self._cache: Cache | None = None
+        self._current: StartUp | None = None
+        self._reporting = False
+
+    @property
+    def cache(self) -> Cache:
+        """Made at the first start-up; vLLM forks before that."""
+        if self._cache is None:
+            self._cache = Cache(self.settings, session=self.session)
+            for warning in self.settings.warnings:
+                self.session.say(warning)
+        return self._cache
+
+    # Installation
+
+    def install(self) -> None:
+        when_imported("torch._inductor.codecache", self._fits(self.kernels.install))
+        when_imported("vllm.compilation.wrapper", self._fits(self._hook_wrapper))
+        when_imported("vllm.compilation.backends", self._fits(self._hook_backends))
+        when_imported("torch._dynamo.aot_compile", self._fits(self._hook_serialize))
+        when_imported("vllm.compilation.decorators", self._fits(self._hook_load))
+
+    def _fits(self, hook: Callable[[Any], str]) -> Callable[[Any], None]:
+        """A hook gives the reason why it does not fit, or an empty text; then the adapter is off."""
+
+        def install(module: Any) -> None:
+            try:
+                reason = hook(module)
+            except (AttributeError, TypeError, ValueError, ImportError) as error:
+                reason = str(error)
+            if reason and not self.off:
+                self.off = reason
+                self.session.say(f"off, this vLLM or torch does not fit: {reason}")
+
+        return install
+
+    def _hook_load(self, module: Any) -> str:
+        original = getattr(module, "_try_load_aot_compiled_fn", None)
+        if original is None or list(inspect.signature(original).parameters) != ["model", "aot_compilation_path"]:
+            return "vllm.compilation.decorators has no _try_load_aot_compiled_fn(model, aot_compilation_path)"
+
+        def _try_load_aot_compiled_fn(model: Any, aot_compilation_path: str) -> Any:
+            return self._load(original, model, aot_compilation_path, _caller_arguments())
+
+        module._try_load_aot_compiled_fn = _try_load_aot_compiled_fn
+        return ""
+
+    def _hook_wrapper(self, module: Any) -> str:
+        owner = module.TorchCompileWithNoGuardsWrapper
+        original = owner.aot_compile
+
+        def aot_compile(model: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._compile(lambda: original(model, *args, **kwargs))
+
+        owner.aot_compile = aot_compile
+        return ""
+
+    def _hook_backends(self, module: Any) -> str:
+        manager, backend = module.CompilerManager, module.VllmBackend
+        compile_one, compute_hash = manager.compile, manager.compute_hash
+        collect = backend.collect_standalone_compile_artifacts
+        signature = inspect.signature(compile_one)
+        if not {"graph", "example_inputs", "compile_range", "graph_index"} <= signature.parameters.keys():
+            return "vllm.compilation.backends.CompilerManager.compile takes other arguments"
+
+        def compile_graph(own: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._current is None:
+                return compile_one(own, *args, **kwargs)
+            call = signature.bind(own, *args, **kwargs)
+            call.apply_defaults()
+            return self._compile_graph(own, call.arguments, lambda: compile_one(own, *args, **kwargs))
+
+        def hash_with_factors(own: Any, *args: Any, **kwargs: Any) -> str:
+            token = str(compute_hash(own, *args, **kwargs))
+            return token if self._current is None else f"{token} {self._current.factors.configuration_key}"
+
+        def collect_and_publish(own: Any) -> Any:
+            result = collect(own)
+            current = self._current
+            if current is not None and result[0] is not None and not current.doubt:
+                self.cache.guarded("graphs are not stored", lambda: self._publish_graphs(current, own, result[0]), None)
+            return result
+
+        manager.compile, manager.compute_hash = compile_graph, hash_with_factors
+        backend.collect_standalone_compile_artifacts = collect_and_publish
+        return ""
+
+    def _hook_serialize(self, module: Any) -> str:
+        import torch
+
+        owner, bundled = module.AOTCompiledFunction, module.BundledAOTAutogradSerializableCallable
+        serialize = owner.__dict__["serialize"].__func__
+        serialize_bundled = bundled.__dict__["serialize_compile_artifacts"].__func__
+        wrapper = torch._TorchCompileInductorWrapper
+        inductor_call = wrapper.__call__
+
+        def serialize_and_publish(cls: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+            current = self._current
+            if current is None or current.compiled is not fn:
+                return serialize(cls, fn, *args, **kwargs)
+            return self._save(current, fn, lambda: serialize(cls, fn, *args, **kwargs))
+
+        def serialize_whole(cls: Any, fn: Any) -> bytes:
+            data: bytes = serialize_bundled(cls, fn)
+            current = self._current
+            whole = current is not None and getattr(getattr(current.compiled, "_artifacts", None), "compiled_fn", None)
+            if current is None or whole is not fn or current.doubt:
+                return data
+            return self.cache.guarded(
+                "a graph is not stored", lambda: startup.publish_whole(self.cache, current, data), data
+            )
+
+        def observed(own: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._current is not None:
+                self._observe_whole(self._current, gm)
+            return inductor_call(own, gm, *args, **kwargs)
+
+        owner.serialize = classmethod(serialize_and_publish)
+        bundled.serialize_compile_artifacts = classmethod(serialize_whole)
+        wrapper.__call__ = observed
+        return ""
+
+    # A start
+
+    def _load(self, original: Any, model: Any, own_file: str, arguments: tuple[Any, Any] | None) -> Any:
+        parallel = model.vllm_config.parallel_config
+        if self.off or parallel.world_size > 1 or parallel.data_parallel_size > 1:
+            if not self.off:
+                self.session.say("off: groups of more than one rank are not supported yet")
+            return original(model, own_file)
+        began = startup.now()
+        self._finish()
+        current = self.cache.guarded("no factors", lambda: self._begin(model, arguments), None)
+        loaded = None
+        if current is not None:
+            self._own_inductor_directory(current)
+            loaded = self.cache.guarded(
+                "nothing is loaded", lambda: self._from_store(original, model, own_file, current, began), None
+            )
+        if loaded is None:
+            self._current = current
+            self._miss(current, own_file)
+        return loaded
+
+    def _begin(self, model: Any, arguments: tuple[Any, Any] | None) -> StartUp | None:
+        try:
+            factors = vllm_factors.startup_factors(model, arguments, self.settings)
+        except FactorError as error:
+            self.session.cannot_cache("this model", str(error))
+            return None
+        return StartUp(factors, vllm_factors.display(model))
+
+    def _from_store(self, original: Any, model: Any, own_file: str, current: StartUp, began: float) -> Any:
+        entry = startup.find(self.cache, current.factors)
+        if entry is None:
+            current.lease = self.cache.compile_or_wait(
+                current.key, lambda: startup.find(self.cache, current.factors) is not None
+            )
+            # Also with the lease: who held it before may have published between our look and its release.
+            entry = startup.find(self.cache, current.factors)
+            if entry is None:
+                return None
+        try:
+            found = startup.ready(self.cache, entry, own_file)
+        except (NotStored, Damaged) as error:
+            self.session.fault("a stored start-up is bad", error)
+            current.lease = current.lease or self.cache.compile_or_wait(current.key, lambda: False)
+            return None
+        with fsio.private_file(found.data) as private, self.kernels.serving(found.kernels), _finalize_loading():
+            loaded = original(model, str(private))
+        if loaded is None:
+            self.session.fault("vLLM did not load a stored start-up", Damaged("see vLLM's warning above"))
+            current.doubt = "vLLM could not load what is stored for these factors"
+            return None
+        current.release()
+        self.session.load([entry, *found.graphs], startup.now() - began, found.compile_seconds)
+        self._report_when_ready()
+        return loaded
+
+    def _miss(self, current: StartUp | None, own_file: str) -> None:
+        """What vLLM has in its own directory is not vouched for: set it aside, and compile."""
+        if current is not None:
+            self.session.miss(current.factors)
+            if self.settings.mode == "require":
+                differences = self.cache.nearest(current.factors, "start-up")
+                raise RequiredMiss(f"COMPCACHE_MODE=require: {explained(differences)}")
+        with contextlib.suppress(OSError):
+            fsio.move(Path(own_file), Path(own_file + ".set-aside"))
+
+    def _own_inductor_directory(self, current: StartUp) -> None:
+        """torch's local caches get a directory of their own per configuration: they cannot hit on fewer factors."""
+        base = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        name = f"compcache-{current.factors.configuration_key[:16]}"
+        if base and os.path.basename(base) != name:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(base, name)
+
+    def _compile(self, action: Callable[[], Any]) -> Any:
+        current = self._current
+        if current is None:
+            return action()
+        began = startup.now()
+        try:
+            with self.kernels.collecting() as current.kernels:
+                current.compiled = action()
+        except BaseException:
+            self._finish()
+            raise
+        current.seconds = startup.now() - began
+        if current.kernels:
+            self.cache.guarded("the vector ISA is unknown", lambda: self._check_isa(current), None)
+        return current.compiled
+
+    def _check_isa(self, current: StartUp) -> None:
+        """The ISA in the factors was predicted without a compiler; now that there was one, it must be the same."""
+        import torch
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+        predicted = predicted_isa(torch)
+        actual = str(pick_vec_isa())
+        if predicted and predicted != actual:
+            current.doubt = f"Inductor built for {actual}, where {predicted} was expected"
+            self.session.cannot_cache("this start-up", current.doubt)
+
+    def _compile_graph(self, manager: Any, call: dict[str, Any], action: Callable[[], Any]) -> Any:
+        current = self._current
+        assert current is not None
+        record = self.cache.guarded("a graph has no identity", lambda: self._observe(current, call), None)
+        began = startup.now()
+        with self.kernels.collecting() as kernels:
+            result = action()
+        if record is not None:
+            record.seconds = startup.now() - began
+            record.kernels = kernels
+            # The key that torch gave this graph is kept by vLLM next to what it compiled.
+            keys = [str(key) for key, value in manager.loaded_artifacts.items() if value is result]
+            record.engine_key = keys[0] if keys else ""
+        return result
+
+    def _observe(self, current: StartUp, call: dict[str, Any]) -> GraphRecord:
+        index, compiled_range = int(call["graph_index"]), str(call["compile_range"])
+        known = next((r for (i, _), r in current.graphs.items() if i == index), None)
+        # Only the first range sees the graph as it was: later ones may see what passes left.
+        digest = known.digest if known is not None else graph.graph_digest(call["graph"])
+        record = GraphRecord(digest, graph.inputs(list(call["example_inputs"])))
+        current.graphs[index, compiled_range] = record
+        return record
+
+    def _observe_whole(self, current: StartUp, gm: Any) -> None:
+        def observe() -> None:
+            values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+            current.whole = GraphRecord(graph.graph_digest(gm), graph.inputs(values))
+            current.symbolic = graph.is_symbolic(values)
+
+        if current.whole is None:
+            self.cache.guarded("a graph has no identity", observe, None)
+
+    def _publish_graphs(self, current: StartUp, backend: Any, artifacts: Any) -> None:
+        indices = {}
+        for name, _ in backend.split_gm.named_children():
+            child = getattr(backend.split_gm, name)
+            child = getattr(child, "runnable", child)
+            index = getattr(child, "piecewise_compile_index", None)
+            if index is not None:
+                indices[name] = int(index)
+        startup.publish_graphs(self.cache, current, artifacts, indices)
+
+    def _save(self, current: StartUp, fn: Any, action: Callable[[], Any]) -> Any:
+        try:
+            with _plain_backend_name(fn):
+                result = action()
+            if self.cache.writes and not current.doubt:
+                modules = sorted({s.module for s in fn.source_info().inlined_sources})
+                entry = self.cache.guarded(
+                    "the start-up is not stored",
+                    lambda: startup.publish_startup(self.cache, current, result.serialized_data, modules),
+                    None,
+                )
+                entries = [*current.published, *([entry] if entry else [])]
+                self.session.compile(entries, current.seconds)
+            else:
+                self.session.compile([], current.seconds)
+            return result
+        finally:
+            self._finish()
+            self._report_when_ready()
+
+    def _finish(self) -> None:
+        """Forget the current start-up; its lease is given up before any further engine call."""
+        current, self._current = self._current, None
+        if current is not None:
+            current.release()
+
+    # The report
+
+    def _report_when_ready(self) -> None:
+        """Say the line after the worker's last step of start-up, or now if that cannot be hooked."""
+        if self._reporting:
+            return
+        owners = [
+            value
+            for name, module in list(sys.modules.items())
+            if name.startswith("vllm.v1.worker.") and module is not None
+            for value in list(vars(module).values())
+            if isinstance(value, type) and "compile_or_warm_up_model" in vars(value) and value.__module__ == name
+        ]
+        running = any(f.function == "compile_or_warm_up_model" for f in inspect.stack(0))
+        if not owners or running:
+            self.report()
+            return
+        self._reporting = True
+        for owner in owners:
+            self._hook_ready(owner)
+
+    def _hook_ready(self, owner: Any) -> None:
+        original = owner.compile_or_warm_up_model
+
+        def compile_or_warm_up_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(worker, *args, **kwargs)
+            self.report()
+            return result
+
+        owner.compile_or_warm_up_model = compile_or_warm_up_model
+
+    def report(self) -> None:
+        """The one line, with why a start missed; then bookkeeping. Runs after the engine is ready."""
+        self.cache.guarded("no report", self._report, None)
+
+    def _report(self) -> None:
+        session = self.session
+        line = session.report()
+        mine = {entry.program_key for entry in session.compiled}
+        for factors in session.missed:
+            line += f"; {explained(self.cache.nearest(factors, 'start-up', mine))}"
+        session.say(line)
+        self.cache.mark_used(session.loaded)
+        self._count()
+        session.missed.clear()
+
+    def _count(self) -> None:
+        from compcache.index import Index, Use
+
+        try:
+            now = self.cache.clock()
+            saved = self.session.saved_seconds / max(1, len(self.session.loaded))
+            uses = [Use(e.program_key, self.cache.store.label, saved, now) for e in self.session.loaded]
+            if uses:
+                Index(self.settings.state / "index").record(uses)
+        except CompcacheError as error:
+            self.session.fault("no statistics", error)
+
+
+def _caller_arguments() -> tuple[Any, Any] | None:
+    """The args and kwargs of the model's ``__call__``, which called ``_try_load_aot_compiled_fn`` (two frames up)."""
+    frame = sys._getframe(2)
+    if frame.f_code.co_name == "__call__" and {"args", "kwargs"} <= frame.f_locals.keys():
+        return frame.f_locals["args"], frame.f_locals["kwargs"]
+    return None
+
+
+@contextlib.contextmanager
+def _finalize_loading() -> Iterator[None]:
+    """vLLM 0.32 calls ``finalize_loading`` of whatever it loaded, but torch's own bundled callable has none.
+
+    That one is complete once deserialized (torch/_dynamo/aot_compile_types.py), so a method that does nothing is
+    right for it (vllm/compilation/decorators.py, ``_try_load_aot_compiled_fn``).
+    """
+    from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable as Bundled
+
+    if "finalize_loading" in vars(Bundled):
+        yield
+        return
+    Bundled.finalize_loading = lambda self, vllm_config: None
+    try:
+        yield
+    finally:
+        del Bundled.finalize_loading
+
+
+@contextlib.contextmanager
+def _plain_backend_name(fn: Any) -> Iterator[None]:
+    """Keep the backend's name, not the backend, in the file.
+
+    torch 2.13 stores ``getattr(backend, "compiler_name")`` (torch/_dynamo/aot_compile.py), which for vLLM is its whole
+    backend object: with its configuration, paths, and any token in it.
+    """
+    artifacts = fn._artifacts
+    name = artifacts.backend_name
+    if not isinstance(name, str):
+        artifacts.backend_name = type(name).__qualname__
+    try:
+        yield
+    finally:
+        artifacts.backend_name = name
