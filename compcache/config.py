@@ -30,7 +30,7 @@ class Settings:
     directory: Path
     """COMPCACHE_DIR: the store. Default ``$XDG_CACHE_HOME/compcache/store``."""
     state: Path
-    """COMPCACHE_KEY_IGNORE: comma-separated variables that are left out of keys; recorded in entries."""
+    """COMPCACHE_STATE: this host's own records. Default ``$XDG_CACHE_HOME/compcache/state``."""
     mode: str = "rw"
     """COMPCACHE_MODE: rw (load and store), ro (load only), off, require (a miss is an error)."""
     trust: Trust = field(default_factory=Trust)
@@ -144,7 +144,8 @@ def _cache_root(environment: Mapping[str, str], warnings: list[str]) -> Path:
     for candidate in candidates:
         if _can_write(candidate):
             return candidate / "compcache"
-    fallback = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - per-user name, and nothing in it is used unless this user owns it / f"compcache-{os.getuid()}"
+    # A name per user; nothing in it is used unless this user owns it.
+    fallback = Path(environment.get("TMPDIR") or "/tmp") / f"compcache-{os.getuid()}"  # noqa: S108
     warnings.append(f"no writable home; using {fallback} (set COMPCACHE_DIR to choose)")
     return fallback
 

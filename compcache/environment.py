@@ -84,7 +84,9 @@ EXCLUDED: Mapping[str, str] = {
 }
 """Variables that are in no key, each with its reason (the environment group of design section 5)."""
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_KEY|ACCESS_KEY|PRIVATE_KEY")
+_SECRET = re.compile(r"TOKEN\Z|SECRET|PASSW|CREDENTIAL|API_KEY|ACCESS_KEY|PRIVATE_KEY")
+_OF_TOKENS = re.compile(r"TOKEN(?!IZ)")
+_COUNT = re.compile(r"[-+]?\d{0,9}(\.\d{1,9})?|true|false|yes|no|on|off", re.IGNORECASE)
 _LINK_HOST = re.compile(r"(?P<service>[A-Z0-9_]+)_SERVICE_HOST\Z")
 
 
@@ -129,7 +131,18 @@ def variables(
         if name.startswith(PREFIXES) or name in NAMES:
             found[name] = os.path.basename(value) if name in PROGRAM_NAMES else value
     found.update({name: plain(value, name) for name, value in resolved.items()})
-    return {n: v for n, v in sorted(found.items()) if n not in skipped and not _SECRET.search(n) and v is not None}
+    return {n: v for n, v in sorted(found.items()) if n not in skipped and not _is_secret(n, v) and v is not None}
+
+
+def _is_secret(name: str, value: JsonValue) -> bool:
+    """Whether a variable may hold a secret, by its name.
+
+    Tokens are also what a model reads (VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE): a number or a truth under such a name is
+    a setting, and must not be left out of a key.
+    """
+    if _SECRET.search(name):
+        return True
+    return bool(_OF_TOKENS.search(name)) and not _COUNT.fullmatch(str(value))
 
 
 def python_factors() -> dict[str, JsonValue]:

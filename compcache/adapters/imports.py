@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -43,16 +44,19 @@ class _Finder(importlib.abc.MetaPathFinder):
         finally:
             self._busy.name = None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._actions.pop(fullname))
+            spec.loader = _Loader(spec.loader, functools.partial(self._actions.pop, fullname, ()))
         return spec
 
 
 class _Loader(importlib.abc.Loader):
-    """A loader that runs actions after the module's own loader."""
+    """A loader that runs actions after the module's own loader.
 
-    def __init__(self, loader: importlib.abc.Loader, actions: list[Action]) -> None:
+    ``take`` gives the actions, once: a spec may be looked for and not used, and an import may fail and be tried again.
+    """
+
+    def __init__(self, loader: importlib.abc.Loader, take: Callable[[], Sequence[Action]]) -> None:
         self._loader = loader
-        self._actions = actions
+        self._take = take
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -63,7 +67,7 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        for action in self._actions:
+        for action in self._take():
             action(module)
 
 

@@ -14,6 +14,7 @@ while that program is being loaded.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +53,7 @@ class Kernels:
         if not {"main_code", SUBMIT} <= signature.parameters.keys():
             return "torch's CppCodeCache.load_async takes other arguments"
 
+        @functools.wraps(function)
         def load_async(cls: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._served and self._collected is None:
                 return function(cls, *args, **kwargs)

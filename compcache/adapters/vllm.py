@@ -7,6 +7,8 @@ one line, and vLLM starts as without compcache.
 
 The hooks, in the order in which a start meets them (vLLM 0.32, torch 2.13):
 
+* ``vllm.compilation.caching.aot_compile_hash_factors``: vLLM's own directory, and in it torch's local caches, are named
+  by compcache's factors, so that they cannot hit on fewer (and vLLM's own, which take 0.6 s to hash, are not needed).
 * ``vllm.compilation.decorators._try_load_aot_compiled_fn``: look into the store first; on a hit vLLM loads verified
   bytes from a private file, with kernels served; on a miss, vLLM's own file is set aside.
 * ``vllm.compilation.wrapper.TorchCompileWithNoGuardsWrapper.aot_compile``: what is compiled, and for how long.
@@ -20,11 +22,12 @@ The hooks, in the order in which a start meets them (vLLM 0.32, torch 2.13):
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from compcache import config, fsio
@@ -36,6 +39,7 @@ from compcache.cache import Cache
 from compcache.config import Settings
 from compcache.environment import predicted_isa
 from compcache.errors import CompcacheError, ConfigError, Damaged, FactorError, NotStored, RequiredMiss
+from compcache.factors import key_of
 from compcache.session import Session, explained, to_stderr
 
 _adapter: Adapter | None = None
@@ -68,6 +72,7 @@ class Adapter:
         self.off = ""
         self._cache: Cache | None = None
         self._current: StartUp | None = None
+        self._shared: tuple[Any, dict[str, Any]] | None = None
         self._reporting = False
 
     @property
@@ -84,6 +89,7 @@ class Adapter:
     def install(self) -> None:
         when_imported("torch._inductor.codecache", self._fits(self.kernels.install))
         when_imported("vllm.compilation.wrapper", self._fits(self._hook_wrapper))
+        when_imported("vllm.compilation.caching", self._fits(self._hook_names))
         when_imported("vllm.compilation.backends", self._fits(self._hook_backends))
         when_imported("torch._dynamo.aot_compile", self._fits(self._hook_serialize))
         when_imported("vllm.compilation.decorators", self._fits(self._hook_load))
@@ -102,11 +108,27 @@ class Adapter:
 
         return install
 
+    def _hook_names(self, module: Any) -> str:
+        original = module.aot_compile_hash_factors
+        if list(inspect.signature(original).parameters) != ["vllm_config"]:
+            return "vllm.compilation.caching.aot_compile_hash_factors takes other arguments"
+
+        @functools.wraps(original)
+        def aot_compile_hash_factors(vllm_config: Any) -> list[str]:
+            if self._leaves_alone(vllm_config):
+                return list(original(vllm_config))
+            shared = self.cache.guarded("no factors", lambda: self._shared_factors(vllm_config), None)
+            return list(original(vllm_config)) if shared is None else ["compcache", key_of(shared)]
+
+        module.aot_compile_hash_factors = aot_compile_hash_factors
+        return ""
+
     def _hook_load(self, module: Any) -> str:
         original = getattr(module, "_try_load_aot_compiled_fn", None)
         if original is None or list(inspect.signature(original).parameters) != ["model", "aot_compilation_path"]:
             return "vllm.compilation.decorators has no _try_load_aot_compiled_fn(model, aot_compilation_path)"
 
+        @functools.wraps(original)
         def _try_load_aot_compiled_fn(model: Any, aot_compilation_path: str) -> Any:
             return self._load(original, model, aot_compilation_path, _caller_arguments())
 
@@ -117,6 +139,7 @@ class Adapter:
         owner = module.TorchCompileWithNoGuardsWrapper
         original = owner.aot_compile
 
+        @functools.wraps(original)
         def aot_compile(model: Any, *args: Any, **kwargs: Any) -> Any:
             return self._compile(lambda: original(model, *args, **kwargs))
 
@@ -131,6 +154,7 @@ class Adapter:
         if not {"graph", "example_inputs", "compile_range", "graph_index"} <= signature.parameters.keys():
             return "vllm.compilation.backends.CompilerManager.compile takes other arguments"
 
+        @functools.wraps(compile_one)
         def compile_graph(own: Any, *args: Any, **kwargs: Any) -> Any:
             if self._current is None:
                 return compile_one(own, *args, **kwargs)
@@ -138,10 +162,12 @@ class Adapter:
             call.apply_defaults()
             return self._compile_graph(own, call.arguments, lambda: compile_one(own, *args, **kwargs))
 
+        @functools.wraps(compute_hash)
         def hash_with_factors(own: Any, *args: Any, **kwargs: Any) -> str:
             token = str(compute_hash(own, *args, **kwargs))
             return token if self._current is None else f"{token} {self._current.factors.configuration_key}"
 
+        @functools.wraps(collect)
         def collect_and_publish(own: Any) -> Any:
             result = collect(own)
             current = self._current
@@ -162,12 +188,14 @@ class Adapter:
         wrapper = torch._TorchCompileInductorWrapper
         inductor_call = wrapper.__call__
 
+        @functools.wraps(serialize)
         def serialize_and_publish(cls: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
             current = self._current
             if current is None or current.compiled is not fn:
                 return serialize(cls, fn, *args, **kwargs)
             return self._save(current, fn, lambda: serialize(cls, fn, *args, **kwargs))
 
+        @functools.wraps(serialize_bundled)
         def serialize_whole(cls: Any, fn: Any) -> bytes:
             data: bytes = serialize_bundled(cls, fn)
             current = self._current
@@ -178,6 +206,7 @@ class Adapter:
                 "a graph is not stored", lambda: startup.publish_whole(self.cache, current, data), data
             )
 
+        @functools.wraps(inductor_call)
         def observed(own: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
             if self._current is not None:
                 self._observe_whole(self._current, gm)
@@ -191,17 +220,13 @@ class Adapter:
     # A start
 
     def _load(self, original: Any, model: Any, own_file: str, arguments: tuple[Any, Any] | None) -> Any:
-        parallel = model.vllm_config.parallel_config
-        if self.off or parallel.world_size > 1 or parallel.data_parallel_size > 1:
-            if not self.off:
-                self.session.say("off: groups of more than one rank are not supported yet")
+        if self._leaves_alone(model.vllm_config):
             return original(model, own_file)
         began = startup.now()
         self._finish()
         current = self.cache.guarded("no factors", lambda: self._begin(model, arguments), None)
         loaded = None
         if current is not None:
-            self._own_inductor_directory(current)
             loaded = self.cache.guarded(
                 "nothing is loaded", lambda: self._from_store(original, model, own_file, current, began), None
             )
@@ -210,9 +235,25 @@ class Adapter:
             self._miss(current, own_file)
         return loaded
 
+    def _leaves_alone(self, vllm_config: Any) -> bool:
+        """Whether vLLM goes on as without compcache; said once."""
+        parallel = vllm_config.parallel_config
+        if not self.off and (parallel.world_size > 1 or parallel.data_parallel_size > 1):
+            self.off = "groups of more than one rank are not supported yet"
+            self.session.say(f"off: {self.off}")
+        return bool(self.off)
+
+    def _shared_factors(self, vllm_config: Any) -> dict[str, Any]:
+        """The configuration's factors, read once for vLLM's directory and the start-up that follows."""
+        if self._shared is None or self._shared[0] is not vllm_config:
+            self._shared = (vllm_config, vllm_factors.shared_factors(vllm_config, self.settings))
+        return self._shared[1]
+
     def _begin(self, model: Any, arguments: tuple[Any, Any] | None) -> StartUp | None:
         try:
-            factors = vllm_factors.startup_factors(model, arguments, self.settings)
+            shared = self._shared_factors(model.vllm_config)
+            self._shared = None
+            factors = vllm_factors.startup_factors(model, arguments, shared)
         except FactorError as error:
             self.session.cannot_cache("this model", str(error))
             return None
@@ -254,13 +295,6 @@ class Adapter:
                 raise RequiredMiss(f"COMPCACHE_MODE=require: {explained(differences)}")
         with contextlib.suppress(OSError):
             fsio.move(Path(own_file), Path(own_file + ".set-aside"))
-
-    def _own_inductor_directory(self, current: StartUp) -> None:
-        """torch's local caches get a directory of their own per configuration: they cannot hit on fewer factors."""
-        base = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-        name = f"compcache-{current.factors.configuration_key[:16]}"
-        if base and os.path.basename(base) != name:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(base, name)
 
     def _compile(self, action: Callable[[], Any]) -> Any:
         current = self._current
@@ -371,8 +405,7 @@ class Adapter:
             for value in list(vars(module).values())
             if isinstance(value, type) and "compile_or_warm_up_model" in vars(value) and value.__module__ == name
         ]
-        running = any(f.function == "compile_or_warm_up_model" for f in inspect.stack(0))
-        if not owners or running:
+        if not owners or _is_running("compile_or_warm_up_model"):
             self.report()
             return
         self._reporting = True
@@ -382,6 +415,7 @@ class Adapter:
     def _hook_ready(self, owner: Any) -> None:
         original = owner.compile_or_warm_up_model
 
+        @functools.wraps(original)
         def compile_or_warm_up_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(worker, *args, **kwargs)
             self.report()
@@ -423,6 +457,14 @@ def _caller_arguments() -> tuple[Any, Any] | None:
     if frame.f_code.co_name == "__call__" and {"args", "kwargs"} <= frame.f_locals.keys():
         return frame.f_locals["args"], frame.f_locals["kwargs"]
     return None
+
+
+def _is_running(name: str) -> bool:
+    """Whether a function of that name is on this thread's stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextlib.contextmanager

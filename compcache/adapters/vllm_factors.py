@@ -43,8 +43,8 @@ HF_NOT_FACTORS = frozenset({"_name_or_path", "name_or_path", "transformers_versi
 _ENGINE_FOLDERS = ("compilation", "ir", "model_executor/kernels")
 
 
-def startup_factors(model: Any, arguments: tuple[Any, Any] | None, settings: Settings) -> Factors:
-    """The factors of the start-up of one compiled part of a model.
+def startup_factors(model: Any, arguments: tuple[Any, Any] | None, shared: Mapping[str, JsonValue]) -> Factors:
+    """The factors of the start-up of one compiled part of a model, beside the ``shared`` ones.
 
     ``arguments`` are the args and kwargs of its first call. Raises FactorError if anything cannot be read.
     """
@@ -59,7 +59,7 @@ def startup_factors(model: Any, arguments: tuple[Any, Any] | None, settings: Set
         raise FactorError("the arguments of the model's first call cannot be read")
     args, kwargs = arguments
     own["inputs"] = {"args": _observed(list(args)), "kwargs": _observed(dict(kwargs))}
-    return Factors(shared_factors(config, settings), own)
+    return Factors(shared, own)
 
 
 def shared_factors(config: Any, settings: Settings) -> dict[str, JsonValue]:
@@ -161,25 +161,30 @@ def _hashed_fields(config: Any) -> JsonValue:
     """What ``config.compute_hash`` gives to ``hash_factors``; its hash, where it uses something else."""
     with _recording, _recorded() as calls:
         token = config.compute_hash()
-    if len(calls) != 1:
+    # Nested configurations are hashed first, and their hash is a field of the outer one: give the fields back.
+    inner = dict(calls[:-1])
+    if not calls or calls[-1][0] != token:
         return str(token)
     skipped = NOT_FACTORS.get(type(config).__name__, frozenset())
-    return {str(name): _field(name, value) for name, value in calls[0].items() if name not in skipped}
+    outer = calls[-1][1]
+    outer = {n: inner.get(v, v) if isinstance(v, str) else v for n, v in outer.items()}
+    return {str(name): _field(name, value) for name, value in outer.items() if name not in skipped}
 
 
 @contextlib.contextmanager
-def _recorded() -> Iterator[list[dict[str, Any]]]:
-    """Record what is handed to ``hash_factors`` by the modules of ``vllm.config`` in this thread."""
+def _recorded() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Record what this thread hands to ``hash_factors`` of ``vllm.config``, with the hash that it gives."""
     import vllm.config.utils as source
 
     original = source.hash_factors
-    calls: list[dict[str, Any]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
     thread = threading.get_ident()
 
     def hash_factors(items: dict[str, Any]) -> str:
+        token = str(original(items))
         if threading.get_ident() == thread:
-            calls.append(dict(items))
-        return str(original(items))
+            calls.append((token, dict(items)))
+        return token
 
     users = [m for n, m in list(sys.modules.items()) if n.startswith("vllm.config") and m is not None]
     users = [m for m in users if m.__dict__.get("hash_factors") is original]

@@ -27,6 +27,11 @@ def ls(
     if as_json:
         render.document([row for configuration in stored.configurations for row in _documents(configuration, programs)])
         return
+    print_listing(stored, programs)
+
+
+def print_listing(stored: Inventory, programs: bool) -> None:
+    """Print what is stored, by configuration; ``programs`` asks for one row per program instead of per range."""
     if not stored.configurations:
         render.line(f"nothing stored at {stored.label}")
     for configuration in stored.configurations:

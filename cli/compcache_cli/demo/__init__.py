@@ -1,0 +1,1 @@
+"""Real starts of a tiny model in vLLM: what ``compcache demo``, the benchmarks and the engine tests share."""
