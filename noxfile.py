@@ -21,9 +21,9 @@ TEST = ["hypothesis>=6.100", "import-linter>=2.1", "mypy>=1.15", "pytest>=8.2", 
 CORE_TESTS = ["tests", "--ignore=tests/engines"]
 
 
-def _vllm(session: nox.Session, place: str = ".nox/vllm") -> str:
+def _vllm(session: nox.Session) -> str:
     """The path of the one vLLM environment that sessions share (3.6 GB, 2 minutes); made if it is not there."""
-    folder = ROOT / place
+    folder = ROOT / ".nox" / "vllm"
     python = str(folder / "bin" / "python")
     wanted = hashlib.sha256(repr((ENGINE, UNFIT, TEST, (ROOT / "pyproject.toml").read_text())).encode()).hexdigest()
     stamp = folder / "made-for"
@@ -89,7 +89,7 @@ def bench(session: nox.Session) -> None:
         session.error(f"there is no benchmark {name}")
     if _environment_of(script) == "vllm":
         python = _vllm(session)
-        env = {**_engine_environment(), "BENCH_OTHER_PYTHON": _vllm(session, ".nox/vllm-other")}
+        env = _engine_environment()
     else:
         session.install("--quiet", "-e", ".")
         python, env = str(Path(session.bin) / "python"), {}

@@ -83,7 +83,10 @@ def _file_values(environment: Mapping[str, str], warnings: list[str]) -> dict[st
             warnings.append(f"{path} does not exist")
         return {}
     except (OSError, ValueError) as error:
-        warnings.append(f"{path} is not used: {error}")
+        # A home that this user may not even enter (HOME=/root in a pod) holds no settings of theirs.
+        foreign = path is not None and isinstance(error, PermissionError) and not os.access(path.parent, os.X_OK)
+        if not foreign or "COMPCACHE_CONFIG" in environment:
+            warnings.append(f"{path} is not used: {' '.join(str(error).split())}")
         return {}
     known = set(_VARIABLES.values())
     for name in sorted(data.keys() - known):

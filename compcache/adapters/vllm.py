@@ -370,6 +370,11 @@ class Adapter:
         try:
             with _plain_backend_name(fn):
                 result = action()
+            if not current.artifacts and not current.doubt:
+                # Without vLLM's mega artifact (VLLM_USE_MEGA_AOT_ARTIFACT=0) its graphs are not in the file: a load would
+                # compile them, and that is not what "loaded" means.
+                current.doubt = "its file does not hold its graphs"
+                self.session.cannot_cache("this start-up", current.doubt)
             if self.cache.writes and not current.doubt:
                 modules = sorted({s.module for s in fn.source_info().inlined_sources})
                 entry = self.cache.guarded(

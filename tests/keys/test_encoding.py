@@ -196,7 +196,7 @@ def test_the_configuration_key_is_that_of_the_shared_factors() -> None:
 SCRIPT = """
 import random, sys
 from compcache.factors import Factors
-pairs = {f"factor.{i}": {f"inner.{j}": [j, float(i), str(i), "\\u0130\\u00df"] for j in {"a", "b", "c"}} for i in range(40)}
+pairs = {f"factor.{i}": {j: [j, float(i), str(i), "\\u0130\\u00df"] for j in {"a", "b", "c"}} for i in range(40)}
 names = list({*pairs})  # in the order of this process's hash seed
 random.Random(int(sys.argv[1])).shuffle(names)
 half = [n for n in names if int(n[7:]) % 2]
