@@ -26,7 +26,7 @@ from compcache.entry import (
     parse_entry,
 )
 from compcache.errors import CompcacheError, Damaged, NotStored, RequiredMiss, StoreError
-from compcache.factors import Difference, Factors, JsonValue, canonical, differences, equal
+from compcache.factors import Difference, Factors, JsonValue, canonical, differences
 from compcache.session import Session
 from compcache.store import layout
 from compcache.store.directory import DirectoryStore
@@ -107,9 +107,7 @@ class Cache:
             entry = self._healing(name, MAX_ENTRY_BYTES, lambda data: parse_entry(data, program_key=key))
         except (NotStored, Damaged):
             return None
-        if not equal(entry.factors.all, factors.all) or not equal(entry.factors.shared, factors.shared):
-            return None
-        return entry
+        return entry if entry.factors.same_as(factors) else None
 
     def entry_of(self, configuration_key: str, program_key: str) -> Entry:
         """An entry by its keys. Raises NotStored or Damaged."""

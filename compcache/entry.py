@@ -16,7 +16,7 @@ from typing import Any
 import blake3
 
 from compcache.errors import Damaged, FactorError
-from compcache.factors import Factors, JsonValue, canonical, plain
+from compcache.factors import Factors, JsonValue, encoded, plain
 
 FORMAT = 1
 MAX_ENTRY_BYTES = 16 << 20
@@ -168,7 +168,7 @@ class Entry:
 
 def _digest_of(document: Mapping[str, JsonValue]) -> str:
     """The entry's own digest: over all fields but itself. It finds damage (a flipped bit in a role), not forgery."""
-    return blake3.blake3(canonical({k: v for k, v in document.items() if k != "digest"})).hexdigest()
+    return blake3.blake3(encoded({k: v for k, v in document.items() if k != "digest"})).hexdigest()
 
 
 def parse_entry(data: bytes, *, program_key: str | None = None) -> Entry:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import xxhash
@@ -60,14 +60,22 @@ def _checked_text(text: str, name: str) -> str:
 
 
 def canonical(value: JsonValue) -> bytes:
-    """The canonical encoding of a plain value (without the version line)."""
-    text = json.dumps(plain(value), ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """The canonical encoding of a value, which is checked to be plain (without the version line)."""
+    return encoded(plain(value))
+
+
+def encoded(value: JsonValue) -> bytes:
+    """The canonical encoding of a value that is known to be plain: one :func:`plain` gave, or parsed JSON.
+
+    Raises ValueError for an infinity, which JSON text can hold as ``1e999``.
+    """
+    text = json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
 
-def key_of(factors: Mapping[str, JsonValue]) -> str:
-    """The key of a set of factors: 32 hexadecimal digits."""
-    return xxhash.xxh3_128_hexdigest(ENCODING + canonical(dict(factors)))
+def key_of(factors: Mapping[str, JsonValue], *, checked: bool = False) -> str:
+    """The key of a set of factors: 32 hexadecimal digits. ``checked`` says that they are known to be plain."""
+    return xxhash.xxh3_128_hexdigest(ENCODING + (encoded if checked else canonical)(dict(factors)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ class Factors:
 
     shared: Mapping[str, JsonValue]
     own: Mapping[str, JsonValue]
+    _keys: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         both = self.shared.keys() & self.own.keys()
@@ -102,18 +111,33 @@ class Factors:
     @property
     def configuration_key(self) -> str:
         """Key of the factors that all programs of the configuration share."""
-        return key_of(self.shared)
+        return self._key("configuration", self.shared)
 
     @property
     def program_key(self) -> str:
         """Key of the whole set."""
-        return key_of(self.all)
+        return self._key("program", self.all)
+
+    def _key(self, which: str, factors: Mapping[str, JsonValue]) -> str:
+        # A start-up's lookup asks for the keys of dozens of entries, several times each.
+        if which not in self._keys:
+            self._keys[which] = key_of(factors, checked=True)
+        return self._keys[which]
+
+    def same_as(self, other: Factors) -> bool:
+        """Whether both are the same as a whole, value by value: a key can collide."""
+        return self.shares_with(other) and encoded(self.own) == encoded(other.own)
+
+    def shares_with(self, other: Factors) -> bool:
+        """Whether both belong to one configuration, value by value."""
+        return encoded(self.shared) == encoded(other.shared)
 
 
 def _checked_set(factors: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     for name in factors:
         if not isinstance(name, str) or not name:
             raise FactorError(f"a factor needs a name, not {name!r}")
+        _checked_text(name, "names")
     return {name: plain(value, name) for name, value in factors.items()}
 
 

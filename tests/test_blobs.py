@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 import zstandard
 
@@ -50,10 +52,17 @@ def test_a_blob_that_holds_more_or_less_than_it_claims_is_refused() -> None:
                 decoded(stored_as(lying, raw_size), lying)
 
 
-def test_a_blob_that_claims_nothing_is_refused() -> None:
-    data = frame(b"\0" * (64 << 20), says_size=False)
-    with pytest.raises(Damaged):
-        decoded(stored_as(data, 1000), data)
+@pytest.mark.parametrize("says_size", [True, False])
+def test_a_blob_that_holds_too_much_is_not_expanded(says_size: bool) -> None:
+    data = frame(b"\0" * (64 << 20), says_size=says_size)
+    ref = stored_as(data, 1000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            decoded(ref, data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("data", [b"", b"not zstd at all", frame(DATA)[:-1], frame(DATA)[:5]])

@@ -17,7 +17,7 @@ from compcache import environment
 from compcache.cache import Cache, Draft, Part, digest_of
 from compcache.entry import MAX_ENTRY_BYTES, Assembly, Entry, Piece, ProgramRef
 from compcache.errors import Damaged, FactorError, NotStored, StoreError
-from compcache.factors import Factors, JsonValue, equal
+from compcache.factors import Factors, JsonValue
 from compcache.lease import Lease
 from compcache.store import layout
 
@@ -116,7 +116,7 @@ def ready(cache: Cache, entry: Entry, own_file: str) -> Ready:
     try:
         for ref in entry.programs:
             graph = cache.entry_of(entry.configuration_key, ref.program_key)
-            if not equal(graph.factors.shared, entry.factors.shared):
+            if not graph.factors.shares_with(entry.factors):
                 raise Damaged("a graph of another configuration")
             graphs.append(graph)
             for blob in graph.blobs:

@@ -5,25 +5,13 @@ once; it only arranges for hooks to be put in when vLLM's compiler modules are i
 capability (tests/engines/vllm/test_hooks.py takes each away); if one does not fit, the adapter is off as a whole, with
 one line, and vLLM starts as without compcache.
 
-The hooks, in the order in which a start meets them (vLLM 0.32, torch 2.13):
-
-* ``vllm.compilation.caching.aot_compile_hash_factors``: vLLM's own directory, and in it torch's local caches, are named
-  by compcache's factors, so that they cannot hit on fewer (and vLLM's own, which take 0.6 s to hash, are not needed).
-* ``vllm.compilation.decorators._try_load_aot_compiled_fn``: look into the store first; on a hit vLLM loads verified
-  bytes from a private file, with kernels served; on a miss, vLLM's own file is set aside.
-* ``vllm.compilation.wrapper.TorchCompileWithNoGuardsWrapper.aot_compile``: what is compiled, and for how long.
-* ``vllm.compilation.backends.CompilerManager.compile`` and ``.compute_hash``: graphs before their first compile; and
-  vLLM's own directory of graphs gets compcache's factors in its name, so that it cannot hit on less.
-* ``torch._TorchCompileInductorWrapper.__call__``: the graph, where it is not split.
-* ``VllmBackend.collect_standalone_compile_artifacts``, ``AOTCompiledFunction.serialize`` and
-  ``BundledAOTAutogradSerializableCallable.serialize_compile_artifacts``: publish, before the compile call returns.
+The hooks themselves are in :mod:`compcache.adapters.vllm_hooks`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from compcache import config, fsio
-from compcache.adapters import graph, startup, vllm_factors
+from compcache.adapters import graph, startup, vllm_factors, vllm_hooks
 from compcache.adapters.imports import when_imported
 from compcache.adapters.inductor import Kernels
 from compcache.adapters.startup import GraphRecord, StartUp
@@ -39,7 +27,6 @@ from compcache.cache import Cache
 from compcache.config import Settings
 from compcache.environment import predicted_isa
 from compcache.errors import CompcacheError, ConfigError, Damaged, FactorError, NotStored, RequiredMiss
-from compcache.factors import key_of
 from compcache.session import Session, explained, to_stderr
 
 _adapter: Adapter | None = None
@@ -71,7 +58,7 @@ class Adapter:
         self.kernels.session = self.session
         self.off = ""
         self._cache: Cache | None = None
-        self._current: StartUp | None = None
+        self.current: StartUp | None = None
         self._shared: tuple[Any, dict[str, Any]] | None = None
         self._reporting = False
 
@@ -88,11 +75,11 @@ class Adapter:
 
     def install(self) -> None:
         when_imported("torch._inductor.codecache", self._fits(self.kernels.install))
-        when_imported("vllm.compilation.wrapper", self._fits(self._hook_wrapper))
-        when_imported("vllm.compilation.caching", self._fits(self._hook_names))
-        when_imported("vllm.compilation.backends", self._fits(self._hook_backends))
-        when_imported("torch._dynamo.aot_compile", self._fits(self._hook_serialize))
-        when_imported("vllm.compilation.decorators", self._fits(self._hook_load))
+        when_imported("vllm.compilation.wrapper", self._fits(functools.partial(vllm_hooks.hook_wrapper, self)))
+        when_imported("vllm.compilation.caching", self._fits(functools.partial(vllm_hooks.hook_names, self)))
+        when_imported("vllm.compilation.backends", self._fits(functools.partial(vllm_hooks.hook_backends, self)))
+        when_imported("torch._dynamo.aot_compile", self._fits(functools.partial(vllm_hooks.hook_serialize, self)))
+        when_imported("vllm.compilation.decorators", self._fits(functools.partial(vllm_hooks.hook_load, self)))
 
     def _fits(self, hook: Callable[[Any], str]) -> Callable[[Any], None]:
         """A hook gives the reason why it does not fit, or an empty text; then the adapter is off."""
@@ -108,119 +95,10 @@ class Adapter:
 
         return install
 
-    def _hook_names(self, module: Any) -> str:
-        original = module.aot_compile_hash_factors
-        if list(inspect.signature(original).parameters) != ["vllm_config"]:
-            return "vllm.compilation.caching.aot_compile_hash_factors takes other arguments"
-
-        @functools.wraps(original)
-        def aot_compile_hash_factors(vllm_config: Any) -> list[str]:
-            if self._leaves_alone(vllm_config):
-                return list(original(vllm_config))
-            shared = self.cache.guarded("no factors", lambda: self._shared_factors(vllm_config), None)
-            return list(original(vllm_config)) if shared is None else ["compcache", key_of(shared)]
-
-        module.aot_compile_hash_factors = aot_compile_hash_factors
-        return ""
-
-    def _hook_load(self, module: Any) -> str:
-        original = getattr(module, "_try_load_aot_compiled_fn", None)
-        if original is None or list(inspect.signature(original).parameters) != ["model", "aot_compilation_path"]:
-            return "vllm.compilation.decorators has no _try_load_aot_compiled_fn(model, aot_compilation_path)"
-
-        @functools.wraps(original)
-        def _try_load_aot_compiled_fn(model: Any, aot_compilation_path: str) -> Any:
-            return self._load(original, model, aot_compilation_path, _caller_arguments())
-
-        module._try_load_aot_compiled_fn = _try_load_aot_compiled_fn
-        return ""
-
-    def _hook_wrapper(self, module: Any) -> str:
-        owner = module.TorchCompileWithNoGuardsWrapper
-        original = owner.aot_compile
-
-        @functools.wraps(original)
-        def aot_compile(model: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._compile(lambda: original(model, *args, **kwargs))
-
-        owner.aot_compile = aot_compile
-        return ""
-
-    def _hook_backends(self, module: Any) -> str:
-        manager, backend = module.CompilerManager, module.VllmBackend
-        compile_one, compute_hash = manager.compile, manager.compute_hash
-        collect = backend.collect_standalone_compile_artifacts
-        signature = inspect.signature(compile_one)
-        if not {"graph", "example_inputs", "compile_range", "graph_index"} <= signature.parameters.keys():
-            return "vllm.compilation.backends.CompilerManager.compile takes other arguments"
-
-        @functools.wraps(compile_one)
-        def compile_graph(own: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._current is None:
-                return compile_one(own, *args, **kwargs)
-            call = signature.bind(own, *args, **kwargs)
-            call.apply_defaults()
-            return self._compile_graph(own, call.arguments, lambda: compile_one(own, *args, **kwargs))
-
-        @functools.wraps(compute_hash)
-        def hash_with_factors(own: Any, *args: Any, **kwargs: Any) -> str:
-            token = str(compute_hash(own, *args, **kwargs))
-            return token if self._current is None else f"{token} {self._current.factors.configuration_key}"
-
-        @functools.wraps(collect)
-        def collect_and_publish(own: Any) -> Any:
-            result = collect(own)
-            current = self._current
-            if current is not None and result[0] is not None and not current.doubt:
-                self.cache.guarded("graphs are not stored", lambda: self._publish_graphs(current, own, result[0]), None)
-            return result
-
-        manager.compile, manager.compute_hash = compile_graph, hash_with_factors
-        backend.collect_standalone_compile_artifacts = collect_and_publish
-        return ""
-
-    def _hook_serialize(self, module: Any) -> str:
-        import torch
-
-        owner, bundled = module.AOTCompiledFunction, module.BundledAOTAutogradSerializableCallable
-        serialize = owner.__dict__["serialize"].__func__
-        serialize_bundled = bundled.__dict__["serialize_compile_artifacts"].__func__
-        wrapper = torch._TorchCompileInductorWrapper
-        inductor_call = wrapper.__call__
-
-        @functools.wraps(serialize)
-        def serialize_and_publish(cls: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-            current = self._current
-            if current is None or current.compiled is not fn:
-                return serialize(cls, fn, *args, **kwargs)
-            return self._save(current, fn, lambda: serialize(cls, fn, *args, **kwargs))
-
-        @functools.wraps(serialize_bundled)
-        def serialize_whole(cls: Any, fn: Any) -> bytes:
-            data: bytes = serialize_bundled(cls, fn)
-            current = self._current
-            whole = current is not None and getattr(getattr(current.compiled, "_artifacts", None), "compiled_fn", None)
-            if current is None or whole is not fn or current.doubt:
-                return data
-            return self.cache.guarded(
-                "a graph is not stored", lambda: startup.publish_whole(self.cache, current, data), data
-            )
-
-        @functools.wraps(inductor_call)
-        def observed(own: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._current is not None:
-                self._observe_whole(self._current, gm)
-            return inductor_call(own, gm, *args, **kwargs)
-
-        owner.serialize = classmethod(serialize_and_publish)
-        bundled.serialize_compile_artifacts = classmethod(serialize_whole)
-        wrapper.__call__ = observed
-        return ""
-
     # A start
 
-    def _load(self, original: Any, model: Any, own_file: str, arguments: tuple[Any, Any] | None) -> Any:
-        if self._leaves_alone(model.vllm_config):
+    def load(self, original: Any, model: Any, own_file: str, arguments: tuple[Any, Any] | None) -> Any:
+        if self.leaves_alone(model.vllm_config):
             return original(model, own_file)
         began = startup.now()
         self._finish()
@@ -231,11 +109,11 @@ class Adapter:
                 "nothing is loaded", lambda: self._from_store(original, model, own_file, current, began), None
             )
         if loaded is None:
-            self._current = current
+            self.current = current
             self._miss(current, own_file)
         return loaded
 
-    def _leaves_alone(self, vllm_config: Any) -> bool:
+    def leaves_alone(self, vllm_config: Any) -> bool:
         """Whether vLLM goes on as without compcache; said once."""
         parallel = vllm_config.parallel_config
         if not self.off and (parallel.world_size > 1 or parallel.data_parallel_size > 1):
@@ -243,7 +121,7 @@ class Adapter:
             self.session.say(f"off: {self.off}")
         return bool(self.off)
 
-    def _shared_factors(self, vllm_config: Any) -> dict[str, Any]:
+    def shared_factors(self, vllm_config: Any) -> dict[str, Any]:
         """The configuration's factors, read once for vLLM's directory and the start-up that follows."""
         if self._shared is None or self._shared[0] is not vllm_config:
             self._shared = (vllm_config, vllm_factors.shared_factors(vllm_config, self.settings))
@@ -251,7 +129,7 @@ class Adapter:
 
     def _begin(self, model: Any, arguments: tuple[Any, Any] | None) -> StartUp | None:
         try:
-            shared = self._shared_factors(model.vllm_config)
+            shared = self.shared_factors(model.vllm_config)
             self._shared = None
             factors = vllm_factors.startup_factors(model, arguments, shared)
         except FactorError as error:
@@ -296,8 +174,8 @@ class Adapter:
         with contextlib.suppress(OSError):
             fsio.move(Path(own_file), Path(own_file + ".set-aside"))
 
-    def _compile(self, action: Callable[[], Any]) -> Any:
-        current = self._current
+    def compile(self, action: Callable[[], Any]) -> Any:
+        current = self.current
         if current is None:
             return action()
         began = startup.now()
@@ -323,8 +201,8 @@ class Adapter:
             current.doubt = f"Inductor built for {actual}, where {predicted} was expected"
             self.session.cannot_cache("this start-up", current.doubt)
 
-    def _compile_graph(self, manager: Any, call: dict[str, Any], action: Callable[[], Any]) -> Any:
-        current = self._current
+    def compile_graph(self, manager: Any, call: dict[str, Any], action: Callable[[], Any]) -> Any:
+        current = self.current
         assert current is not None
         record = self.cache.guarded("a graph has no identity", lambda: self._observe(current, call), None)
         began = startup.now()
@@ -347,7 +225,7 @@ class Adapter:
         current.graphs[index, compiled_range] = record
         return record
 
-    def _observe_whole(self, current: StartUp, gm: Any) -> None:
+    def observe_whole(self, current: StartUp, gm: Any) -> None:
         def observe() -> None:
             values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
             current.whole = GraphRecord(graph.graph_digest(gm), graph.inputs(values))
@@ -356,7 +234,7 @@ class Adapter:
         if current.whole is None:
             self.cache.guarded("a graph has no identity", observe, None)
 
-    def _publish_graphs(self, current: StartUp, backend: Any, artifacts: Any) -> None:
+    def publish_graphs(self, current: StartUp, backend: Any, artifacts: Any) -> None:
         indices = {}
         for name, _ in backend.split_gm.named_children():
             child = getattr(backend.split_gm, name)
@@ -366,13 +244,12 @@ class Adapter:
                 indices[name] = int(index)
         startup.publish_graphs(self.cache, current, artifacts, indices)
 
-    def _save(self, current: StartUp, fn: Any, action: Callable[[], Any]) -> Any:
+    def save(self, current: StartUp, fn: Any, action: Callable[[], Any]) -> Any:
         try:
             with _plain_backend_name(fn):
                 result = action()
             if not current.artifacts and not current.doubt:
-                # Without vLLM's mega artifact (VLLM_USE_MEGA_AOT_ARTIFACT=0) its graphs are not in the file: a load would
-                # compile them, and that is not what "loaded" means.
+                # VLLM_USE_MEGA_AOT_ARTIFACT=0: a load would compile its graphs, and that is not what "loaded" means.
                 current.doubt = "its file does not hold its graphs"
                 self.session.cannot_cache("this start-up", current.doubt)
             if self.cache.writes and not current.doubt:
@@ -393,7 +270,7 @@ class Adapter:
 
     def _finish(self) -> None:
         """Forget the current start-up; its lease is given up before any further engine call."""
-        current, self._current = self._current, None
+        current, self.current = self.current, None
         if current is not None:
             current.release()
 
@@ -454,14 +331,6 @@ class Adapter:
                 Index(self.settings.state / "index").record(uses)
         except CompcacheError as error:
             self.session.fault("no statistics", error)
-
-
-def _caller_arguments() -> tuple[Any, Any] | None:
-    """The args and kwargs of the model's ``__call__``, which called ``_try_load_aot_compiled_fn`` (two frames up)."""
-    frame = sys._getframe(2)
-    if frame.f_code.co_name == "__call__" and {"args", "kwargs"} <= frame.f_locals.keys():
-        return frame.f_locals["args"], frame.f_locals["kwargs"]
-    return None
 
 
 def _is_running(name: str) -> bool:

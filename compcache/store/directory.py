@@ -60,6 +60,8 @@ class DirectoryStore:
             with contextlib.suppress(OSError):  # around the listing alone: UnknownFormat is an OSError too
                 names = os.listdir(self.root)
             newer = sorted(n for n in names if n.startswith("v") and n[1:].isdigit())
+            if layout.VERSION_FOLDER in newer:
+                return  # made between the two looks, by the first writer
             if newer:
                 raise UnknownFormat(f"{self.root} is a store of format {newer[-1]}, which this version cannot read")
             raise NotStored(errno.ENOENT, f"no store at {self.root}")

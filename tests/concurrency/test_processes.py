@@ -221,6 +221,7 @@ def test_published_twice_in_a_row(tmp_path: Path) -> None:
     first = cache.publish(program(b"first"))
     assert second.publish(program(b"second")) == first
     assert second.blob(first.blobs[0]) == b"first"
+    assert len(list(cache.store.scan("blobs"))) == 1  # what nobody will use is not stored
 
 
 def test_a_winner_without_its_blob_is_replaced(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_another_sound_entry_under_the_name_is_a_miss_and_goes() -> None:
 
 @pytest.fixture
 def colliding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factors_module, "key_of", lambda factors: KEY)
+    monkeypatch.setattr(factors_module, "key_of", lambda factors, checked=False: KEY)
 
 
 @pytest.mark.usefixtures("colliding")

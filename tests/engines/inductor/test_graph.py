@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 from compcache.adapters import graph
 from compcache.errors import FactorError
+
+torch = pytest.importorskip("torch")
 
 
 def traced(function: Callable[..., object]) -> object:

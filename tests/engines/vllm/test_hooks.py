@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import types
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("vllm")
 
+from compcache.adapters import vllm_hooks
 from compcache.adapters.vllm import Adapter
 from compcache.config import Settings
 from compcache.session import Session
@@ -19,10 +21,10 @@ def adapter(tmp_path: Path) -> tuple[Adapter, list[str]]:
     return Adapter(Settings(tmp_path / "store", tmp_path / "state"), Session(say=said.append)), said
 
 
-@pytest.mark.parametrize("hook", ["_hook_names", "_hook_load", "_hook_wrapper", "_hook_backends", "_hook_serialize"])
+@pytest.mark.parametrize("hook", ["hook_names", "hook_load", "hook_wrapper", "hook_backends", "hook_serialize"])
 def test_a_module_without_what_a_hook_needs(hook: str, tmp_path: Path) -> None:
     made, said = adapter(tmp_path)
-    made._fits(getattr(made, hook))(types.ModuleType("moved"))
+    made._fits(partial(getattr(vllm_hooks, hook), made))(types.ModuleType("moved"))
     assert made.off
     assert len(said) == 1
     assert said[0].startswith("off, this vLLM or torch does not fit:")
@@ -32,7 +34,7 @@ def test_a_loader_with_other_arguments(tmp_path: Path) -> None:
     made, said = adapter(tmp_path)
     module = types.ModuleType("moved")
     module._try_load_aot_compiled_fn = lambda model, path, more: None  # type: ignore[attr-defined]
-    made._fits(made._hook_load)(module)
+    made._fits(partial(vllm_hooks.hook_load, made))(module)
     assert made.off
     assert len(said) == 1
 
@@ -49,7 +51,7 @@ def test_off_means_vllms_own_loader(tmp_path: Path) -> None:
     made.off = "it does not fit"
     config = types.SimpleNamespace(parallel_config=types.SimpleNamespace(world_size=1, data_parallel_size=1))
     model = types.SimpleNamespace(vllm_config=config)
-    assert made._load(lambda model, path: (model, path), model, "own", None) == (model, "own")
+    assert made.load(lambda model, path: (model, path), model, "own", None) == (model, "own")
     assert not (tmp_path / "store").exists()
 
 
@@ -58,7 +60,7 @@ def test_a_group_of_ranks_is_left_alone_and_said_once(tmp_path: Path) -> None:
     config = types.SimpleNamespace(parallel_config=types.SimpleNamespace(world_size=2, data_parallel_size=1))
     model = types.SimpleNamespace(vllm_config=config)
     for _ in range(2):
-        assert made._load(lambda model, path: path, model, "own", None) == "own"
+        assert made.load(lambda model, path: path, model, "own", None) == "own"
     assert said == ["off: groups of more than one rank are not supported yet"]
 
 
@@ -69,7 +71,7 @@ def test_a_model_that_cannot_be_read_is_not_cached_and_vllms_own_file_is_set_asi
     config = types.SimpleNamespace(parallel_config=types.SimpleNamespace(world_size=1, data_parallel_size=1))
     model = types.SimpleNamespace(vllm_config=config)
     called: list[str] = []
-    assert made._load(lambda model, path: called.append(path), model, str(own), None) is None
+    assert made.load(lambda model, path: called.append(path), model, str(own), None) is None
     assert not called
     assert not own.exists()
     assert (tmp_path / "model.set-aside").exists()
