@@ -26,6 +26,8 @@ class Session:
     store: str = ""
     loaded: list[Entry] = field(default_factory=list)
     compiled: list[Entry] = field(default_factory=list)
+    not_stored: int = 0
+    """Programs that were compiled but could not be stored."""
     load_seconds: float = 0.0
     compile_seconds: float = 0.0
     saved_seconds: float = 0.0
@@ -34,6 +36,7 @@ class Session:
     missed: list[Factors] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
     uncacheable: dict[str, str] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def load(self, entries: Iterable[Entry], seconds: float, saved: float) -> None:
@@ -43,10 +46,11 @@ class Session:
             self.load_seconds += seconds
             self.saved_seconds += max(0.0, saved - seconds)
 
-    def compile(self, entries: Iterable[Entry], seconds: float) -> None:
-        """Programs were compiled, in ``seconds``."""
+    def compile(self, entries: Iterable[Entry], seconds: float, *, not_stored: int = 0) -> None:
+        """Programs were compiled, in ``seconds``: those of ``entries``, and some that are not stored."""
         with self._lock:
             self.compiled.extend(entries)
+            self.not_stored += not_stored
             self.compile_seconds += seconds
 
     def kernel(self, *, loaded: bool) -> None:
@@ -64,10 +68,12 @@ class Session:
         """A fault of the cache became a miss: counted always, said the first time."""
         with self._lock:
             self.faults[what] = self.faults.get(what, 0) + 1
-            first = self.faults[what] == 1
+            text = " ".join(str(error).split()) or type(error).__name__  # one line, whatever the error's text is
+            # One cause has many effects: a store of a newer format is met by every lookup and every publication.
+            first = self.faults[what] == 1 and text not in self._said
+            self._said.add(text)
         if first:
-            text = " ".join(str(error).split())  # one line, whatever the error's text is
-            self.say(f"{what}: {text or type(error).__name__}; going on without")
+            self.say(f"{what}: {text}; going on without")
 
     def cannot_cache(self, what: str, reason: str) -> None:
         """A program is uncacheable: said once per reason."""
@@ -80,13 +86,13 @@ class Session:
     @property
     def active(self) -> bool:
         """Whether there is anything to report."""
-        return bool(self.loaded or self.compiled or self.faults or self.missed)
+        return bool(self.loaded or self.compiled or self.not_stored or self.faults or self.missed)
 
     def report(self) -> str:
         """The one line: programs loaded and compiled, seconds they took and saved, kernels, faults, the store."""
         parts = [
             f"{len(self.loaded)} programs loaded in {self.load_seconds:.2f} s",
-            f"{len(self.compiled)} compiled in {self.compile_seconds:.1f} s",
+            f"{len(self.compiled) + self.not_stored} compiled in {self.compile_seconds:.1f} s",
             f"{self.saved_seconds:.1f} s saved",
             f"kernels: {self.kernels_loaded} loaded, {self.kernels_compiled} compiled",
         ]

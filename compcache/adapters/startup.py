@@ -53,12 +53,20 @@ class StartUp:
     published: list[Entry] = field(default_factory=list)
     artifacts: dict[str, bytes] = field(default_factory=dict)
     """Artifacts as they will lie in the file, by program key."""
+    holds_graphs: bool = False
+    """Whether vLLM put the graphs' artifacts into the file."""
     doubt: str = ""
     """Why this start-up must not be published; empty if it may."""
 
     @property
     def key(self) -> str:
         return self.factors.program_key
+
+    @property
+    def programs(self) -> int:
+        """How many programs it consists of: its graphs, equal ones once, and itself."""
+        graphs = {(record.digest, compiled_range) for (_, compiled_range), record in self.graphs.items()}
+        return (len(graphs) or int(self.whole is not None)) + 1
 
     def release(self) -> None:
         if self.lease is not None:

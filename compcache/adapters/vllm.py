@@ -248,11 +248,11 @@ class Adapter:
         try:
             with _plain_backend_name(fn):
                 result = action()
-            if not current.artifacts and not current.doubt:
+            if not current.holds_graphs and not current.doubt:
                 # VLLM_USE_MEGA_AOT_ARTIFACT=0: a load would compile its graphs, and that is not what "loaded" means.
                 current.doubt = "its file does not hold its graphs"
                 self.session.cannot_cache("this start-up", current.doubt)
-            if self.cache.writes and not current.doubt:
+            if self.stores(current):
                 modules = sorted({s.module for s in fn.source_info().inlined_sources})
                 entry = self.cache.guarded(
                     "the start-up is not stored",
@@ -260,13 +260,17 @@ class Adapter:
                     None,
                 )
                 entries = [*current.published, *([entry] if entry else [])]
-                self.session.compile(entries, current.seconds)
             else:
-                self.session.compile([], current.seconds)
+                entries = []
+            self.session.compile(entries, current.seconds, not_stored=max(0, current.programs - len(entries)))
             return result
         finally:
             self._finish()
             self._report_when_ready()
+
+    def stores(self, current: StartUp) -> bool:
+        """Whether what this start-up compiles may be published."""
+        return self.cache.writes and not current.doubt
 
     def _finish(self) -> None:
         """Forget the current start-up; its lease is given up before any further engine call."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from compcache.adapters import startup
@@ -96,7 +97,10 @@ def hook_backends(adapter: Adapter, module: Any) -> str:
     def collect_and_publish(own: Any) -> Any:
         result = collect(own)
         current = adapter.current
-        if current is not None and result[0] is not None and not current.doubt:
+        if current is None or result[0] is None:
+            return result
+        current.holds_graphs = True
+        if adapter.stores(current):
             adapter.cache.guarded(
                 "graphs are not stored", lambda: adapter.publish_graphs(current, own, result[0]), None
             )
@@ -128,7 +132,10 @@ def hook_serialize(adapter: Adapter, module: Any) -> str:
         data: bytes = serialize_bundled(cls, fn)
         current = adapter.current
         whole = current is not None and getattr(getattr(current.compiled, "_artifacts", None), "compiled_fn", None)
-        if current is None or whole is not fn or current.doubt:
+        if current is None or whole is not fn:
+            return data
+        current.holds_graphs = True
+        if not adapter.stores(current):
             return data
         return adapter.cache.guarded(
             "a graph is not stored", lambda: startup.publish_whole(adapter.cache, current, data), data
@@ -147,8 +154,12 @@ def hook_serialize(adapter: Adapter, module: Any) -> str:
 
 
 def _caller_arguments() -> tuple[Any, Any] | None:
-    """The args and kwargs of the model's ``__call__``, which called ``_try_load_aot_compiled_fn`` (two frames up)."""
-    frame = sys._getframe(2)
-    if frame.f_code.co_name == "__call__" and {"args", "kwargs"} <= frame.f_locals.keys():
-        return frame.f_locals["args"], frame.f_locals["kwargs"]
+    """The args and kwargs of the model's ``__call__``: two frames up, or more if others wrapped the loader too."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(4):
+        if frame is None:
+            break
+        if frame.f_code.co_name == "__call__" and {"args", "kwargs"} <= frame.f_locals.keys():
+            return frame.f_locals["args"], frame.f_locals["kwargs"]
+        frame = frame.f_back
     return None

@@ -1,0 +1,141 @@
+"""Stores that fail in one way each: wrappers with the Store interface, to see what becomes of a fault."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from compcache.errors import StoreError
+from compcache.store.protocol import Found, Store
+
+
+class Wrapper:
+    """Passes everything on; the base of the others."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @property
+    def label(self) -> str:
+        return self.store.label
+
+    def read(self, name: str, limit: int) -> bytes:
+        return self.store.read(name, limit)
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self.store.create(name, data)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.store.replace(name, data)
+
+    def refresh(self, name: str) -> None:
+        self.store.refresh(name)
+
+    def remove(self, name: str) -> bool:
+        return self.store.remove(name)
+
+    def discard(self, name: str, mtime: float) -> bool:
+        return self.store.discard(name, mtime)
+
+    def take(self, name: str, expected: bytes) -> bool:
+        return self.store.take(name, expected)
+
+    def quarantine(self, name: str, reason: str) -> bool:
+        return self.store.quarantine(name, reason)
+
+    def scan(self, prefix: str) -> Iterator[Found]:
+        return self.store.scan(prefix)
+
+
+class LastByteFlipped(Wrapper):
+    """The last byte of everything below ``prefix`` reads wrong, ``times`` times (None: for ever)."""
+
+    def __init__(self, store: Store, prefix: str = "", times: int | None = None) -> None:
+        super().__init__(store)
+        self.prefix = prefix
+        self.times = times
+
+    def read(self, name: str, limit: int) -> bytes:
+        data = self.store.read(name, limit)
+        if not data or not name.startswith(self.prefix) or self.times == 0:
+            return data
+        if self.times is not None:
+            self.times -= 1
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+
+class Truncated(Wrapper):
+    """Everything below ``prefix`` reads as its first ``length`` bytes."""
+
+    def __init__(self, store: Store, length: int, prefix: str = "") -> None:
+        super().__init__(store)
+        self.length = length
+        self.prefix = prefix
+
+    def read(self, name: str, limit: int) -> bytes:
+        data = self.store.read(name, limit)
+        return data[: self.length] if name.startswith(self.prefix) else data
+
+
+class AlwaysFails(Wrapper):
+    """Every call fails with this errno."""
+
+    def __init__(self, store: Store, number: int = errno.EIO) -> None:
+        super().__init__(store)
+        self.number = number
+
+    def _fail(self) -> StoreError:
+        return StoreError(self.number, os.strerror(self.number))
+
+    def read(self, name: str, limit: int) -> bytes:
+        raise self._fail()
+
+    def create(self, name: str, data: bytes) -> bool:
+        raise self._fail()
+
+    def replace(self, name: str, data: bytes) -> None:
+        raise self._fail()
+
+    def remove(self, name: str) -> bool:
+        raise self._fail()
+
+    def discard(self, name: str, mtime: float) -> bool:
+        raise self._fail()
+
+    def take(self, name: str, expected: bytes) -> bool:
+        raise self._fail()
+
+    def scan(self, prefix: str) -> Iterator[Found]:
+        raise self._fail()
+
+
+class ReadOnly(Wrapper):
+    """Reads work; every write fails with EROFS."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        raise StoreError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def replace(self, name: str, data: bytes) -> None:
+        raise StoreError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class FullAfter(Wrapper):
+    """Takes ``left`` bytes, then every write fails with ENOSPC."""
+
+    def __init__(self, store: Store, left: int) -> None:
+        super().__init__(store)
+        self.left = left
+
+    def _spend(self, data: bytes) -> None:
+        if len(data) > self.left:
+            raise StoreError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.left -= len(data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        self._spend(data)
+        return self.store.create(name, data)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._spend(data)
+        self.store.replace(name, data)

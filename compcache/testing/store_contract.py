@@ -1,0 +1,173 @@
+"""The contract of a store, as tests that any store can run (see :mod:`compcache.testing`).
+
+Where a store's insides can be reached, data is prepared and inspected behind its back (``plant`` and ``peek``), so that
+a bug in ``create`` cannot hide one in ``read``.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from compcache.errors import Damaged, NotStored, StoreError
+from compcache.store.protocol import Store
+
+NAME = "blobs/ab/" + "ab" * 32
+OTHER = "blobs/cd/" + "cd" * 32
+LIMIT = 1 << 20
+
+
+class StoreContract:
+    """Subclass it, name the subclass ``Test...``, and give it a ``make``."""
+
+    def make(self, tmp_path: Path) -> Store:
+        """An empty store."""
+        raise NotImplementedError
+
+    def plant(self, store: Store, name: str, data: bytes) -> None:
+        """Put bytes under a name, if possible without the store's own code."""
+        assert store.create(name, data)
+
+    def peek(self, store: Store, name: str) -> bytes | None:
+        """The bytes under a name, if possible without the store's own code; None if there are none."""
+        try:
+            return store.read(name, LIMIT)
+        except NotStored:
+            return None
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return self.make(tmp_path)
+
+    def names(self, store: Store, prefix: str) -> dict[str, int]:
+        return {found.name: found.size for found in store.scan(prefix)}
+
+    def test_it_is_a_store(self, store: Store) -> None:
+        assert isinstance(store, Store)
+        assert store.label
+
+    def test_reading_nothing_is_not_stored(self, store: Store) -> None:
+        with pytest.raises(NotStored):
+            store.read(NAME, LIMIT)
+        assert self.names(store, "") == {}
+
+    @pytest.mark.parametrize("data", [b"", b"x", b"\0" * 4096, bytes(range(256)) * 1000])
+    def test_what_is_there_is_read(self, store: Store, data: bytes) -> None:
+        self.plant(store, NAME, data)
+        assert store.read(NAME, LIMIT) == data
+        assert store.read(NAME, len(data)) == data
+
+    def test_more_than_the_limit_is_damage(self, store: Store) -> None:
+        self.plant(store, NAME, b"12345")
+        with pytest.raises(Damaged):
+            store.read(NAME, 4)
+
+    @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 1000])
+    def test_create_stores_all_of_it(self, store: Store, data: bytes) -> None:
+        assert store.create(NAME, data) is True
+        assert self.peek(store, NAME) == data
+
+    def test_the_first_create_wins(self, store: Store) -> None:
+        assert store.create(NAME, b"first") is True
+        assert store.create(NAME, b"second") is False
+        assert self.peek(store, NAME) == b"first"
+
+    def test_replace_replaces_and_makes(self, store: Store) -> None:
+        store.replace(NAME, b"one")
+        store.replace(NAME, b"two")
+        assert self.peek(store, NAME) == b"two"
+
+    def test_nothing_is_left_over(self, store: Store) -> None:
+        store.create(NAME, b"one")
+        store.create(NAME, b"again")
+        store.replace(OTHER, b"two")
+        assert self.names(store, "tmp") == {}
+        assert self.names(store, "blobs") == {NAME: 3, OTHER: 3}
+
+    def test_scan_is_by_folder(self, store: Store) -> None:
+        self.plant(store, NAME, b"1")
+        self.plant(store, "configs/ab/" + "ab" * 16 + "/config.json", b"22")
+        assert set(self.names(store, "blobs")) == {NAME}
+        assert len(self.names(store, "")) == 2
+        assert self.names(store, "pins") == {}
+
+    def test_remove(self, store: Store) -> None:
+        self.plant(store, NAME, b"x")
+        assert store.remove(NAME) is True
+        assert self.peek(store, NAME) is None
+        assert store.remove(NAME) is False
+
+    def test_take_only_takes_what_is_expected(self, store: Store) -> None:
+        self.plant(store, NAME, b"mine")
+        assert store.take(NAME, b"theirs") is False
+        assert store.take(NAME, b"min") is False
+        assert self.peek(store, NAME) == b"mine"
+        assert store.take(NAME, b"mine") is True
+        assert self.peek(store, NAME) is None
+        assert store.take(NAME, b"mine") is False
+
+    def test_one_of_many_takes(self, store: Store) -> None:
+        self.plant(store, NAME, b"mine")
+        won: list[bool] = []
+        threads = [threading.Thread(target=lambda: won.append(store.take(NAME, b"mine"))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(won) == [False] * 7 + [True]
+
+    def test_one_of_many_creates(self, store: Store) -> None:
+        won: list[tuple[bool, bytes]] = []
+
+        def create(data: bytes) -> None:
+            won.append((store.create(NAME, data), data))
+
+        threads = [threading.Thread(target=create, args=(bytes([i]) * 5000,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        winners = [data for did, data in won if did]
+        assert len(winners) == 1
+        assert self.peek(store, NAME) == winners[0]
+
+    def test_discard_spares_what_was_touched(self, store: Store) -> None:
+        self.plant(store, NAME, b"x")
+        mtime = next(found.mtime for found in store.scan("blobs"))
+        assert store.discard(NAME, mtime - 10) is False
+        assert self.peek(store, NAME) == b"x"
+        assert store.discard(NAME, mtime) is True
+        assert self.peek(store, NAME) is None
+        assert store.discard(NAME, mtime) is False
+
+    def test_quarantine_keeps_the_bytes_and_the_reason(self, store: Store) -> None:
+        self.plant(store, NAME, b"bad")
+        assert store.quarantine(NAME, "it is bad") is True
+        assert self.peek(store, NAME) is None
+        kept = [store.read(name, LIMIT) for name in self.names(store, "quarantine")]
+        assert b"bad" in kept
+        assert any(b"it is bad" in data and NAME.encode() in data for data in kept)
+        assert store.quarantine(NAME, "again") is False
+
+    def test_a_quarantined_name_can_be_stored_again(self, store: Store) -> None:
+        self.plant(store, NAME, b"bad")
+        store.quarantine(NAME, "it is bad")
+        assert store.create(NAME, b"good") is True
+        assert self.peek(store, NAME) == b"good"
+
+    def test_refresh_of_nothing_is_no_error(self, store: Store) -> None:
+        store.refresh(NAME)
+        assert self.names(store, "") == {}
+
+    @pytest.mark.parametrize(
+        "name", ["/etc/passwd", "../x", "blobs/../../x", "blobs", "", "other/ab/x", "blobs/a/b\0c"]
+    )
+    def test_a_name_that_is_none_is_refused(self, store: Store, name: str) -> None:
+        with pytest.raises(StoreError):
+            store.read(name, LIMIT)
+        with pytest.raises(StoreError):
+            store.create(name, b"x")
+        with pytest.raises(StoreError):
+            store.remove(name)
