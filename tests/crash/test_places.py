@@ -47,7 +47,7 @@ def test_a_store_that_always_fails_costs_a_compile_and_a_line(
         assert run(get_or_compile(cache, compiler, FACTORS)) == meaning(FACTORS)
     assert compiler.compiles == 3
     assert sum(cache.session.faults.values()) >= 3
-    assert len(said) == len(set(said)) == len(cache.session.faults), said
+    assert len(said) == 1, "one cause, one line"
 
 
 @pytest.mark.parametrize("left", [0, 100, 15_000, 30_000])
