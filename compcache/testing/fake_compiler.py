@@ -6,6 +6,7 @@ Real compiled bytes hold timings, directories and debug strings; so each compile
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from compcache.cache import Cache, Draft, Part
 from compcache.entry import Entry
+from compcache.errors import Damaged, NotStored
 from compcache.factors import Factors
 
 
@@ -54,12 +56,25 @@ class FakeCompiler:
         return len(self.journal.read_text().splitlines()) if self.journal.exists() else 0
 
 
+def loaded(cache: Cache, entry: Entry) -> bytes:
+    """The artifact of a program, after all that it needs was read."""
+    blobs = {ref.role: cache.blob(ref) for ref in entry.blobs}
+    return blobs["artifact"]
+
+
+def parts_of(program: bytes) -> tuple[Part, ...]:
+    """A program as it is published: an artifact that does not compress, and a kernel that does."""
+    return Part("artifact", program), Part("kernel", b"\x7fELF" + program.hex().encode(), "k")
+
+
 def program_of(cache: Cache, factors: Factors) -> bytes | None:
-    """The bytes of a stored program, or None for a miss of any kind."""
+    """The bytes of a stored program, or None for a miss of any kind: one whose kernel is bad is one, too."""
 
     def load() -> bytes | None:
         entry = cache.find(factors)
-        return None if entry is None else cache.blob(entry.blobs_with("artifact")[0])
+        with contextlib.suppress(NotStored, Damaged):  # a blob that is gone or bad: a miss, no fault of the store
+            return None if entry is None else loaded(cache, entry)
+        return None
 
     return cache.guarded("nothing is loaded", load, None)
 
@@ -78,11 +93,9 @@ def get_or_compile(
             return program
         made = compiler.compile(factors)
         before_publish()
-        draft = Draft("graph", factors, (Part("artifact", made), Part("kernel", b"\x7fELF" + made, "k")))
+        draft = Draft("graph", factors, parts_of(made))
         entry: Entry | None = cache.guarded("nothing is stored", lambda: cache.publish(draft), None)
-        if entry is None:
-            return made
-        return cache.guarded("nothing is loaded", lambda: cache.blob(entry.blobs_with("artifact")[0]), made)
     finally:
-        if lease is not None:
+        if lease is not None:  # released at publication: what is loaded afterwards holds up nobody
             lease.release()
+    return made if entry is None else cache.guarded("nothing is loaded", lambda: loaded(cache, entry), made)

@@ -10,6 +10,10 @@ from compcache.errors import StoreError
 from compcache.store.protocol import Found, Store
 
 
+def _failure(number: int) -> StoreError:
+    return StoreError(number, os.strerror(number))
+
+
 class Wrapper:
     """Passes everything on; the base of the others."""
 
@@ -86,7 +90,7 @@ class AlwaysFails(Wrapper):
         self.number = number
 
     def _fail(self) -> StoreError:
-        return StoreError(self.number, os.strerror(self.number))
+        return _failure(self.number)
 
     def read(self, name: str, limit: int) -> bytes:
         raise self._fail()
@@ -95,6 +99,9 @@ class AlwaysFails(Wrapper):
         raise self._fail()
 
     def replace(self, name: str, data: bytes) -> None:
+        raise self._fail()
+
+    def refresh(self, name: str) -> None:
         raise self._fail()
 
     def remove(self, name: str) -> bool:
@@ -106,22 +113,40 @@ class AlwaysFails(Wrapper):
     def take(self, name: str, expected: bytes) -> bool:
         raise self._fail()
 
+    def quarantine(self, name: str, reason: str) -> bool:
+        raise self._fail()
+
     def scan(self, prefix: str) -> Iterator[Found]:
         raise self._fail()
 
 
 class ReadOnly(Wrapper):
-    """Reads work; every write fails with EROFS."""
+    """Reads work; what would change the store fails with EROFS, or does nothing where the protocol says so."""
 
     def create(self, name: str, data: bytes) -> bool:
-        raise StoreError(errno.EROFS, os.strerror(errno.EROFS))
+        raise _failure(errno.EROFS)
 
     def replace(self, name: str, data: bytes) -> None:
-        raise StoreError(errno.EROFS, os.strerror(errno.EROFS))
+        raise _failure(errno.EROFS)
+
+    def refresh(self, name: str) -> None:
+        """No error, and no change."""
+
+    def remove(self, name: str) -> bool:
+        raise _failure(errno.EROFS)
+
+    def discard(self, name: str, mtime: float) -> bool:
+        raise _failure(errno.EROFS)
+
+    def take(self, name: str, expected: bytes) -> bool:
+        raise _failure(errno.EROFS)
+
+    def quarantine(self, name: str, reason: str) -> bool:
+        return False
 
 
 class FullAfter(Wrapper):
-    """Takes ``left`` bytes, then every write fails with ENOSPC."""
+    """Takes ``left`` bytes; what does not fit into the rest of them fails with ENOSPC, and stores nothing."""
 
     def __init__(self, store: Store, left: int) -> None:
         super().__init__(store)
@@ -129,7 +154,7 @@ class FullAfter(Wrapper):
 
     def _spend(self, data: bytes) -> None:
         if len(data) > self.left:
-            raise StoreError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise _failure(errno.ENOSPC)
         self.left -= len(data)
 
     def create(self, name: str, data: bytes) -> bool:
