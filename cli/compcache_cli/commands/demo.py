@@ -17,6 +17,8 @@ from compcache_cli.commands.ls import print_listing
 from compcache_cli.demo import starts, tiny_model
 from compcache_cli.demo.starts import Machine, Start, StartFailed
 
+_PAIRS = 2
+"""Warm and eager starts of a mode; the table shows the faster of each, since one start varies by a tenth."""
 _HEADINGS = ("start", "compile phase", "whole start", "of eager", "loaded", "compiled", "compilers run")
 _NAMES = {
     "trace_once": "DYNAMO_TRACE_ONCE, vLLM's default on a CPU",
@@ -60,30 +62,35 @@ def _all_modes(place: Path) -> list[str]:
     for mode in modes:
         render.heading(_NAMES[mode])
         mine, alone = Machine(place / mode), Machine(place / f"{mode}-alone")
-        # The warm start's peer is as fresh as it is: vLLM's first start under an empty cache root takes longer.
-        other, eager_place = (
-            Machine(place / "other" / name, python, compilers=False) for name in (mode, f"{mode}-eager")
-        )
         cold = _start("cold, the store is empty", mine, mode, model, store)
         own_cold = _start("vLLM alone, cold", alone, mode, model, None)
         own = _start("vLLM alone, its own restart", alone, mode, model, None)
-        warm = _start("warm, another machine, no compiler", other, mode, model, store)
-        eager = _start("eager there: compiles nothing", eager_place, "eager", model, None)
+        warm, eager = [], []
+        for i in range(_PAIRS):
+            # As fresh as each other: vLLM's first start under an empty cache root takes seconds more, eager or not.
+            other, bare = (Machine(place / "other" / f"{mode}-{kind}{i}", python, compilers=False) for kind in "we")
+            warm.append(_start("warm, another machine, no compiler", other, mode, model, store))
+            eager.append(_start("eager there: compiles nothing", bare, "eager", model, None))
         rows = {
             "cold": cold,
             "vLLM alone, cold": own_cold,
             "vLLM alone, restart": own,
-            "warm from the store": warm,
-            "eager": eager,
+            "warm from the store": _faster(warm),
+            "eager": _faster(eager),
         }
         render.table(
-            _HEADINGS, [_row(name, start, eager) for name, start in rows.items()], indent=2, right=_HEADINGS[1:]
+            _HEADINGS, [_row(name, start, rows["eager"]) for name, start in rows.items()], indent=2, right=_HEADINGS[1:]
         )
-        render.line(f"  {warm.line}")
-        wrong += [f"{mode}: {line}" for line in _wrong(cold, warm)]
+        render.line("  (warm and eager: the faster of two starts)")
+        render.line(f"  {rows['warm from the store'].line}")
+        wrong += [f"{mode}: {line}" for start in warm for line in _wrong(cold, start)]
     render.line()
     print_listing(inventory(DirectoryStore(store, read_only=True)), programs=False)
     return wrong
+
+
+def _faster(starts_of_a_kind: list[Start]) -> Start:
+    return min(starts_of_a_kind, key=lambda start: start.whole)
 
 
 def _start(what: str, machine: Machine, mode: str, model: Path, store: Path | None) -> Start:
