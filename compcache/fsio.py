@@ -13,15 +13,20 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from compcache.errors import Damaged, NotStored, StoreError, Untrusted
+from compcache.failpoints import reached
 
+T = TypeVar("T")
 TRANSIENT = frozenset({errno.ESTALE, errno.EBUSY, errno.EINTR, errno.EAGAIN})
 RETRIES = 3
 RETRY_SECONDS = 0.02
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_AT_ONCE = 1 << 26
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
@@ -37,6 +42,8 @@ class Trust:
 
     def check(self, info: os.stat_result, what: str) -> None:
         """Raise Untrusted, naming the way out, if a file with that status must not be used."""
+        if info.st_uid == os.geteuid() and not info.st_mode & 0o022:
+            return
         group = self.gid is not None and info.st_gid == self.gid
         if not group and info.st_uid not in (os.geteuid(), 0, self.uid):
             raise Untrusted(
@@ -58,44 +65,68 @@ def translated(error: OSError, what: str) -> StoreError:
     return StoreError(error.errno, f"{what}: {error.strerror or error}")
 
 
-def read_file(path: Path, limit: int, trust: Trust) -> bytes:
+def read_file(path: Path | str, limit: int, trust: Trust) -> bytes:
     """All bytes of a regular file.
 
     Raises NotStored if it is not there, Untrusted by its owner or mode, Damaged if it is no regular file or larger
     than ``limit`` bytes, StoreError for anything else.
     """
-    for attempt in range(RETRIES + 1):
+    try:
+        return _retried(_read_once, os.fspath(path), limit, trust)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise Damaged(f"{_name(os.fspath(path))} is not a regular file") from error
+        raise translated(error, f"cannot read {path}") from error
+
+
+def _retried(call: Callable[..., T], *arguments: Any) -> T:
+    """Call once more, a few times, where a network mount answers with an error of the moment."""
+    for _ in range(RETRIES):
         try:
-            return _read_once(path, limit, trust)
+            return call(*arguments)
+        except StoreError:
+            raise
         except OSError as error:
-            if isinstance(error, StoreError):
+            if error.errno not in TRANSIENT:
                 raise
-            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                raise Damaged(f"{path.name} is not a regular file") from error
-            if error.errno not in TRANSIENT or attempt == RETRIES:
-                raise translated(error, f"cannot read {path}") from error
-            time.sleep(RETRY_SECONDS)
-    raise AssertionError("unreachable")
+        time.sleep(RETRY_SECONDS)
+    return call(*arguments)
 
 
-def _read_once(path: Path, limit: int, trust: Trust) -> bytes:
+def _read_once(path: str, limit: int, trust: Trust) -> bytes:
     # O_NONBLOCK: opening a FIFO that was planted must not wait for a writer.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb", buffering=0) as file:
+    fd = os.open(path, _READ)
+    try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise Damaged(f"{path.name} is not a regular file")
-        trust.check(info, str(path))
+            raise Damaged(f"{_name(path)} is not a regular file")
+        trust.check(info, path)
         if info.st_size > limit:
-            raise Damaged(f"{path.name} has {info.st_size} bytes; the limit is {limit}")
-        chunks = []
-        left = limit + 1
-        while left > 0 and (chunk := file.read(min(left, 1 << 24))):
+            raise Damaged(f"{_name(path)} has {info.st_size} bytes; the limit is {limit}")
+        data = os.read(fd, min(info.st_size + 1, _AT_ONCE))
+        if len(data) == info.st_size:  # a regular file that gives less than was asked for has ended
+            return data
+        chunks = [data]
+        left = limit + 1 - len(data)
+        while left > 0 and (chunk := os.read(fd, min(left, _AT_ONCE))):
             chunks.append(chunk)
             left -= len(chunk)
+    finally:
+        os.close(fd)
     if left <= 0:
-        raise Damaged(f"{path.name} grew beyond {limit} bytes")
+        raise Damaged(f"{_name(path)} grew beyond {limit} bytes")
     return b"".join(chunks)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def status(path: Path) -> os.stat_result:
+    """Of a file or directory, a link's target; an error of the moment is looked at again."""
+    return _retried(os.stat, path)
 
 
 def random_name() -> str:
@@ -103,17 +134,27 @@ def random_name() -> str:
     return secrets.token_hex(16)
 
 
+def new_file(path: Path, mode: int) -> int:
+    """A descriptor, for writing, of a file that was not there before. Raises FileExistsError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor: int = _retried(os.open, path, flags, mode)
+    return descriptor
+
+
 def write_temporary(directory: Path, data: bytes, mode: int) -> Path:
     """A new fsynced file with ``data`` in ``directory``; removed again if anything fails on the way."""
     path = directory / random_name()
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    fd = new_file(path, mode)
     try:
         with open(fd, "wb", buffering=0) as file:
+            reached("temporary.created")
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
+            reached("temporary.written")
             os.fchmod(fd, mode)  # the mode of the store, whatever the umask is
             os.fsync(fd)
+            reached("temporary.synced")
     except BaseException:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -125,7 +166,8 @@ def publish_new(temporary: Path, target: Path) -> bool:
     """Give ``temporary`` its final name unless that is taken; True if this call did. The temporary name goes."""
     try:
         try:
-            os.link(temporary, target)
+            _retried(os.link, temporary, target)
+            reached("name.linked")
         except FileExistsError:
             return False
         except OSError as error:
@@ -135,7 +177,8 @@ def publish_new(temporary: Path, target: Path) -> bool:
             # wins, which is sound because both hold the same program, whole.
             if os.path.lexists(target):
                 return False
-            os.rename(temporary, target)
+            _retried(os.rename, temporary, target)
+            reached("name.linked")
             sync_directory(target.parent)
             return True
     except BaseException:
@@ -148,12 +191,14 @@ def publish_new(temporary: Path, target: Path) -> bool:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        reached("temporary.removed")
 
 
 def publish_over(temporary: Path, target: Path) -> None:
     """Give ``temporary`` its final name, replacing what is there."""
     try:
-        os.replace(temporary, target)
+        _retried(os.replace, temporary, target)
+        reached("name.replaced")
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -163,34 +208,44 @@ def publish_over(temporary: Path, target: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """fsync a directory, so that a name made in it survives a power loss; no error where that is not supported."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = _retried(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
             os.fsync(fd)
+        reached("name.synced")
     finally:
         os.close(fd)
 
 
 def make_directory(path: Path, mode: int) -> None:
     """Make a directory and its missing parents, each with ``mode`` whatever the umask is."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return
     make_directory(path.parent, mode)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(path, mode)
-        os.chmod(path, mode)
+        _retried(os.mkdir, path, mode)
+        reached("directory.made")
+        _retried(os.chmod, path, mode)
         sync_directory(path.parent)
 
 
 def move(source: Path, target: Path) -> None:
     """Rename within the store (to quarantine or trash)."""
-    os.rename(source, target)
+    _retried(os.rename, source, target)
+    reached("file.moved")
+
+
+def remove(path: Path) -> None:
+    """Unlink a file."""
+    _retried(os.unlink, path)
+    reached("file.removed")
 
 
 def put_back(source: Path, target: Path) -> None:
     """Undo a :func:`move` unless a new file has the name by now."""
     with contextlib.suppress(OSError):
-        os.link(source, target)
+        _retried(os.link, source, target)
+        reached("file.put_back")
     with contextlib.suppress(OSError):
         os.unlink(source)
 
@@ -208,7 +263,7 @@ def private_file(data: bytes, suffix: str = "") -> Iterator[Path]:
         try:
             made = tempfile.TemporaryDirectory(prefix="compcache-", ignore_cleanup_errors=True)
             path = Path(stack.enter_context(made)) / f"{random_name()}{suffix}"
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = new_file(path, 0o600)
             with open(fd, "wb") as file:
                 file.write(data)
         except OSError as error:

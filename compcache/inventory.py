@@ -8,11 +8,12 @@ row: two rows that share a blob both count it, the sum over the store does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
-from compcache.entry import MAX_ENTRY_BYTES, BlobRef, Entry, parse_entry
+from compcache.entry import KINDS, MAX_ENTRY_BYTES, BlobRef, Entry, ProgramRef, parse_entry, parse_summary
 from compcache.errors import Damaged, NotStored, StoreError
 from compcache.factors import JsonValue
 from compcache.index import Usage
@@ -71,6 +72,11 @@ class Contents:
     def bytes(self) -> int:
         return sum(found.size for found in self.found())
 
+    @property
+    def count(self) -> int:
+        """How many files there are."""
+        return sum(1 for _ in self.found())
+
     def found(self) -> Iterable[Found]:
         """Every file once."""
         yield from (entry.found for entry in self.entries)
@@ -99,10 +105,33 @@ def read_entry(store: Store, found: Found) -> Entry:
     raise AssertionError("unreachable")
 
 
-def contents(store: Store, prefix: str = "") -> Contents:
-    """Look at every file below ``prefix``. Raises StoreError only if the store cannot be listed."""
+def read_summary(store: Store, found: Found) -> StoredEntry:
+    """As :func:`read_entry`, for listings and plans: the digest is checked, keys are not recomputed."""
+    name = layout.parse_entry_name(found.name)
+    if name is None:
+        raise Damaged(f"{found.name} is not the name of an entry")
+    for attempt in (1, 2):
+        try:
+            summary = parse_summary(store.read(found.name, MAX_ENTRY_BYTES))
+            if summary.get("configuration_key") != name.configuration_key:
+                raise Damaged("the entry is in the folder of another configuration")
+            if summary.get("program_key") != name.program_key:
+                raise Damaged("the entry's program key is not that of its file name")
+            return _slim(found, name, summary)
+        except Damaged:
+            if attempt == 2:
+                raise
+    raise AssertionError("unreachable")
+
+
+def contents(store: Store, prefix: str = "", *, on_file: Callable[[], None] = lambda: None) -> Contents:
+    """Look at every file below ``prefix``. Raises StoreError only if the store cannot be listed.
+
+    ``on_file`` is called before each file; what it raises ends the look.
+    """
     result = Contents()
     for found in store.scan(prefix):
+        on_file()
         _sort(store, found, result)
     return result
 
@@ -133,7 +162,7 @@ def _config_of(name: str) -> str | None:
 
 def _add_entry(store: Store, found: Found, into: Contents) -> None:
     try:
-        into.entries.append(_slim(found, read_entry(store, found)))
+        into.entries.append(read_summary(store, found))
     except NotStored:
         return  # gone since the scan
     except Damaged as error:
@@ -142,18 +171,27 @@ def _add_entry(store: Store, found: Found, into: Contents) -> None:
         into.skipped.append(Skipped(found.name, "unread", error.strerror or str(error), found))
 
 
-def _slim(found: Found, entry: Entry) -> StoredEntry:
-    shown = {name: entry.display.get(name, entry.factors.shared.get(name)) for name in _DISPLAY}
-    return StoredEntry(
-        found=found,
-        configuration_key=entry.configuration_key,
-        program_key=entry.program_key,
-        kind=entry.kind,
-        blobs=entry.blobs,
-        programs=tuple(ref.program_key for ref in entry.programs),
-        compile_seconds=float(entry.compile_seconds),
-        display={name: _text(value) for name, value in shown.items() if value is not None},
-    )
+def _slim(found: Found, name: layout.EntryName, summary: Mapping[str, Any]) -> StoredEntry:
+    try:
+        display = summary["display"]
+        return StoredEntry(
+            found=found,
+            configuration_key=name.configuration_key,
+            program_key=name.program_key,
+            kind=_checked(summary["kind"], KINDS),
+            blobs=tuple(BlobRef(**blob) for blob in summary["blobs"]),
+            programs=tuple(ProgramRef(**ref).program_key for ref in summary["programs"]),
+            compile_seconds=float(summary["compile_seconds"]),
+            display={word: _text(display[word]) for word in _DISPLAY if display.get(word) is not None},
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"not an entry: {type(error).__name__}: {error}") from error
+
+
+def _checked(value: Any, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise Damaged(f"not an entry: {value!r} is none of {', '.join(known)}")
+    return str(value)
 
 
 def _text(value: JsonValue) -> str:
@@ -231,7 +269,7 @@ def inventory(store: Store, usages: Mapping[str, Usage] | None = None) -> Invent
         configurations=tuple(sorted(rows, key=lambda row: (-row.measure.last_use, row.key))),
         programs=len(stored.entries),
         bytes=stored.bytes,
-        files=sum(1 for _ in stored.found()),
+        files=stored.count,
         skipped=tuple(stored.skipped),
     )
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compcache.errors import CompcacheError, Damaged, NotStored, StoreError
+from compcache.failpoints import reached
 from compcache.fsio import random_name
 from compcache.store import layout
 from compcache.store.protocol import Store
@@ -53,6 +54,10 @@ def process_start(pid: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
+_held: set[bytes] = set()
+"""Contents of the leases that this process holds: one that it could not remove must not be waited for."""
+
+
 @dataclass
 class Lease:
     """One held lease. Renewed by a thread until :meth:`release`, or until the cap."""
@@ -80,6 +85,7 @@ class Lease:
     def release(self) -> None:
         """Give the lease up (idempotent). Never raises: a lease that stays is stale soon."""
         self._stop.set()
+        _held.discard(self.content)
         if os.getpid() != self._pid:
             return
         try:
@@ -102,7 +108,9 @@ def acquire(store: Store, key: str, *, renew: bool = True) -> Lease | None:
     ).encode()
     if not store.create(name, content):
         return None
+    reached("publish.lease")
     lease = Lease(store, name, content)
+    _held.add(content)
     if renew:
         lease.renew_in_background()
     return lease
@@ -127,7 +135,8 @@ class Watch:
         owner = _owner(content or b"")
         if content is not None and owner.get("host") == host_identity():
             start = process_start(owner["pid"])
-            if start and start == owner.get("start"):
+            given_up = owner["pid"] == os.getpid() and content not in _held
+            if start and start == owner.get("start") and not given_up:
                 return f"process {owner['pid']}"
             self._store.take(self._name, content)
             return ""

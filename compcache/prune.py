@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from compcache.failpoints import Name, reached
 from compcache.inventory import Contents, StoredEntry, contents
 from compcache.store import layout
 from compcache.store.protocol import Found, Store
@@ -89,49 +90,78 @@ def plan(
     store: Store,
     *,
     max_size: int | None = None,
+    max_files: int | None = None,
     max_age: float | None = None,
     grace: float = GRACE_SECONDS,
     clock: Callable[[], float] = time.time,
 ) -> Plan:
-    """What has to go so that the store has at most ``max_size`` bytes, and nothing unused for ``max_age`` seconds.
+    """What has to go so that the store has at most ``max_size`` bytes in ``max_files`` files, and nothing unused for
+    ``max_age`` seconds.
 
     Without limits only what nobody refers to goes.
     """
-    return _Planning(contents(store), clock(), grace).plan(max_size, max_age)
+    return planned(contents(store), max_size=max_size, max_files=max_files, max_age=max_age, grace=grace, clock=clock)
+
+
+def planned(
+    stored: Contents,
+    *,
+    max_size: int | None = None,
+    max_files: int | None = None,
+    max_age: float | None = None,
+    grace: float = GRACE_SECONDS,
+    in_use: float = 0.0,
+    clock: Callable[[], float] = time.time,
+) -> Plan:
+    """As :func:`plan`, of what was looked at. Entries used within ``in_use`` seconds stay, whatever the size."""
+    return _Planning(stored, clock(), grace, in_use).plan(max_size, max_files, max_age)
 
 
 class _Planning:
     """The state of one plan: which entries are left, and how many of them refer to each blob."""
 
-    def __init__(self, stored: Contents, now: float, grace: float) -> None:
+    def __init__(self, stored: Contents, now: float, grace: float, in_use: float) -> None:
         self.stored = stored
         self.now = now
         self.grace = grace
+        self.in_use = in_use
         self.going: dict[str, Removal] = {}
         self.references = Counter(digest for entry in stored.entries for digest in entry.digests)
         # Bytes that are left to count: without those that go, or will go once they are old enough.
-        self.left = stored.bytes - sum(b.size for d, b in stored.blobs.items() if not self.references[d])
+        orphans = [blob for digest, blob in stored.blobs.items() if not self.references[digest]]
+        self.left = stored.bytes - sum(blob.size for blob in orphans)
+        self.files = stored.count - len(orphans)
         self.needed_by: dict[tuple[str, str], list[StoredEntry]] = {}
         for entry in stored.entries:
             for key in entry.programs:
                 self.needed_by.setdefault((entry.configuration_key, key), []).append(entry)
         self.spares_blobs = any(skipped.kind == "unread" for skipped in stored.skipped)
 
-    def plan(self, max_size: int | None, max_age: float | None) -> Plan:
+    def plan(self, max_size: int | None, max_files: int | None, max_age: float | None) -> Plan:
+        def full() -> bool:
+            return (max_size is not None and self.left > max_size) or (max_files is not None and self.files > max_files)
+
         others = self._leftovers(max_age)
-        self.left -= sum(removal.found.size for removal in others)
+        for removal in others:
+            self._out(removal.found)
         candidates = self._candidates()
         if max_age is not None:
             for last_use, found, entry in candidates:
                 if self.now - last_use > max_age:
                     self._go(found, entry, "age")
         quarantined = sorted(self.stored.leftovers["quarantine"], key=lambda found: found.mtime)
-        if max_size is not None:
-            others += self._oversize_quarantine(quarantined, max_size, others)
-            for _, found, entry in candidates:
-                if self.left > max_size:
-                    self._go(found, entry, "size")
+        others += self._surplus_quarantine(quarantined, full, others)
+        for last_use, found, entry in candidates:
+            if not full():
+                break
+            # A last use in the future (a clock that was ahead) protects no entry for ever.
+            if not 0 <= self.now - last_use < self.in_use:
+                self._go(found, entry, "size")
         return self._result(others)
+
+    def _out(self, found: Found) -> None:
+        self.left -= found.size
+        self.files -= 1
 
     def _candidates(self) -> list[tuple[float, Found, StoredEntry | None]]:
         """Entries that may go, the least recently used first, a start-up before its graphs; damaged ones as well."""
@@ -172,11 +202,11 @@ class _Planning:
 
     def _count_out(self, removal: Removal) -> None:
         self.going[removal.name] = removal
-        self.left -= removal.found.size
+        self._out(removal.found)
         for digest in removal.entry.digests if removal.entry else ():
             self.references[digest] -= 1
             if not self.references[digest] and digest in self.stored.blobs:
-                self.left -= self.stored.blobs[digest].size
+                self._out(self.stored.blobs[digest])
 
     def _leftovers(self, max_age: float | None) -> list[Removal]:
         groups = self.stored.leftovers
@@ -187,14 +217,16 @@ class _Planning:
             removals += [Removal(found, "age") for found in groups["quarantine"] if self._older(found, max_age)]
         return removals
 
-    def _oversize_quarantine(self, quarantined: list[Found], max_size: int, others: list[Removal]) -> list[Removal]:
+    def _surplus_quarantine(
+        self, quarantined: list[Found], full: Callable[[], bool], others: list[Removal]
+    ) -> list[Removal]:
         """Quarantined files are kept for a look while there is room; they save nobody a compile, so they go first."""
         gone = {removal.name for removal in others}
         removals: list[Removal] = []
         for found in quarantined:
-            if self.left > max_size and found.name not in gone:
+            if full() and found.name not in gone:
                 removals.append(Removal(found, "size"))
-                self.left -= found.size
+                self._out(found)
         return removals
 
     def _older(self, found: Found, seconds: float) -> bool:
@@ -237,8 +269,9 @@ def execute(store: Store, planned: Plan) -> Outcome:
     return outcome
 
 
-def _remove(store: Store, removal: Removal, outcome: Outcome) -> bool:
+def _remove(store: Store, removal: Removal, outcome: Outcome, step: Name) -> bool:
     removed = store.discard(removal.name, removal.found.mtime)
+    reached(step)
     (outcome.removed if removed else outcome.spared).append(removal)
     return removed
 
@@ -260,7 +293,7 @@ def _remove_entries(store: Store, folder: str, removals: Iterable[Removal], outc
         key = removal.entry.program_key if removal.entry else ""
         if unread or removal.name not in going or key in needed:
             outcome.spared.append(removal)
-        elif _remove(store, removal, outcome):
+        elif _remove(store, removal, outcome, "prune.entry"):
             continue
         if removal.entry and removal.name in there:
             needed.update(removal.entry.programs)
@@ -282,7 +315,7 @@ def _remove_blobs(store: Store, removals: Iterable[Removal], outcome: Outcome) -
         if unread or layout.parse_blob_name(removal.name) in needed:
             outcome.spared.append(removal)
         else:
-            _remove(store, removal, outcome)
+            _remove(store, removal, outcome, "prune.blob")
 
 
 def _remove_others(store: Store, removals: Iterable[Removal], outcome: Outcome) -> None:
@@ -291,4 +324,4 @@ def _remove_others(store: Store, removals: Iterable[Removal], outcome: Outcome) 
         if removal.name.startswith("configs/") and _folder(removal.found) in alive:
             outcome.spared.append(removal)
         else:
-            _remove(store, removal, outcome)
+            _remove(store, removal, outcome, "prune.other")

@@ -32,6 +32,8 @@ def held_by(store: Store, *, host: str | None = None, pid: int | None = None, st
     start = lease.process_start(pid) if start is None else start
     owner = {"token": "t", "host": host or lease.host_identity(), "pid": pid, "start": start}
     content = json.dumps(owner).encode()
+    if pid == os.getpid():  # what this process does not hold is nobody's
+        lease._held.add(content)
     store.replace(NAME, content)
     return content
 

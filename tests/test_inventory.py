@@ -69,7 +69,7 @@ def test_an_entry_without_display_is_listed(tmp_path: Path) -> None:
     cache = filled.cache_at(tmp_path / "store", MemoryStore())
     cache.publish(Draft("executable", Factors({"dtype": "float32"}, {"n": 1}), (Part("artifact", b"x"),)))
     (row,) = inventory(cache.store).configurations
-    assert row.named == {"dtype": "float32"}  # from the shared factors
+    assert row.named == {}
     assert [group.range for group in row.ranges] == ["-"]
 
 

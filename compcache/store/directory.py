@@ -15,6 +15,7 @@ from pathlib import Path
 
 from compcache import fsio
 from compcache.errors import Damaged, NotStored, StoreError, UnknownFormat, Untrusted
+from compcache.failpoints import reached
 from compcache.fsio import Trust
 from compcache.store import layout
 from compcache.store.protocol import Found
@@ -37,6 +38,7 @@ class DirectoryStore:
         self.trust = trust or Trust()
         self.read_only = read_only
         self._base = self.root / layout.VERSION_FOLDER
+        self._base_text = str(self._base)
         self._looked = False
         self._ready = False
         self._mode = 0o700
@@ -49,13 +51,13 @@ class DirectoryStore:
         """Raise if this is no store that can be read: NotStored if nothing is there, UnknownFormat if only newer
         formats are, Untrusted by owner or mode, StoreError if it is not a directory or cannot be reached."""
         try:
-            info = os.stat(self.root)
+            info = fsio.status(self.root)
         except OSError as error:
             raise fsio.translated(error, f"no store at {self.root}") from error
         if not stat.S_ISDIR(info.st_mode):
             raise StoreError(errno.ENOTDIR, f"{self.root} is not a directory")
         self.trust.check(info, str(self.root))
-        if not self._base.is_dir():
+        if not os.path.isdir(self._base):
             names: list[str] = []
             with contextlib.suppress(OSError):  # around the listing alone: UnknownFormat is an OSError too
                 names = os.listdir(self.root)
@@ -67,7 +69,7 @@ class DirectoryStore:
             raise NotStored(errno.ENOENT, f"no store at {self.root}")
 
     def read(self, name: str, limit: int) -> bytes:
-        path = self._path(name)
+        path = f"{self._base_text}/{_checked(name)}"
         if not self._looked:
             # Files are checked one by one; who may write the root decides which of them are there at all.
             self.check()
@@ -97,7 +99,7 @@ class DirectoryStore:
         path = self._writable(name)
         with _translating(f"cannot remove from {self.root}"):
             try:
-                os.unlink(path)
+                fsio.remove(path)
             except FileNotFoundError:
                 return False
             except IsADirectoryError:
@@ -119,7 +121,7 @@ class DirectoryStore:
             if _mtime(aside) != mtime:
                 fsio.put_back(aside, path)
                 return False
-            os.unlink(aside)
+            fsio.remove(aside)
             return True
 
     def take(self, name: str, expected: bytes) -> bool:
@@ -137,7 +139,7 @@ class DirectoryStore:
             if not self._holds(aside, expected):
                 fsio.put_back(aside, path)
                 return False
-            os.unlink(aside)
+            fsio.remove(aside)
             return True
 
     def _holds(self, path: Path, expected: bytes) -> bool:
@@ -155,8 +157,10 @@ class DirectoryStore:
             fsio.move(path, aside)
         except OSError:
             return False
+        reached("quarantine.moved")
         with contextlib.suppress(OSError):
             fsio.publish_new(self._temporary(f"{name}\n{reason}\n".encode()), aside.with_name(aside.name + ".reason"))
+        reached("quarantine.explained")
         return True
 
     def scan(self, prefix: str) -> Iterator[Found]:
@@ -181,9 +185,7 @@ class DirectoryStore:
                 yield Found(item.path[base:], info.st_size, info.st_mtime)
 
     def _path(self, name: str) -> Path:
-        if not layout.is_name(name):
-            raise StoreError(errno.EINVAL, f"{name!r} is not a name in a store")
-        return self._base / name
+        return self._base / _checked(name)
 
     def _writable(self, name: str) -> Path:
         if self.read_only:
@@ -204,10 +206,10 @@ class DirectoryStore:
         """Make what is missing of the tree. A root that is there must be trusted; its mode is the mode of the rest."""
         with _translating(f"cannot write to {self.root}"):
             try:
-                info = os.stat(self.root)
+                info = fsio.status(self.root)
             except FileNotFoundError:
                 fsio.make_directory(self.root, 0o700)
-                info = os.stat(self.root)
+                info = fsio.status(self.root)
             if not stat.S_ISDIR(info.st_mode):
                 raise StoreError(errno.ENOTDIR, f"{self.root} is not a directory")
             self.trust.check(info, str(self.root))
@@ -220,6 +222,12 @@ class DirectoryStore:
             if not os.path.lexists(tag):
                 fsio.publish_new(self._temporary(_TAG), tag)
         self._ready = True
+
+
+def _checked(name: str) -> str:
+    if not layout.is_name(name):
+        raise StoreError(errno.EINVAL, f"{name!r} is not a name in a store")
+    return name
 
 
 def _mtime(path: Path) -> float | None:
