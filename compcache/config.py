@@ -14,13 +14,33 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from compcache.errors import ConfigError
 from compcache.fsio import Trust
 
 MODES = ("rw", "ro", "off", "require")
 PREFIX = "COMPCACHE_"
+_SIZES = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
+_SIZES |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-zA-Z]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a store may hold; None is no limit. They are kept after each publication (compcache.limits)."""
+
+    max_bytes: int | None = 20 * 10**9
+    """COMPCACHE_MAX_SIZE: bytes of all files, like "20GB"; "none" for no limit."""
+    max_files: int | None = 100_000
+    """COMPCACHE_MAX_FILES: how many files; "none" for no limit."""
+    max_age: float | None = None
+    """COMPCACHE_MAX_AGE: seconds since the last use, like "30d"; default "none"."""
+
+    @property
+    def any(self) -> bool:
+        return self != Limits(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +57,10 @@ class Settings:
     """COMPCACHE_TRUST_OWNER: ``uid`` or ``:gid`` whose files are used besides one's own."""
     wait_seconds: float = 240.0
     """COMPCACHE_WAIT: seconds that one start may wait, in all, for programs that other processes compile."""
+    store_seconds: float = 60.0
+    """COMPCACHE_STORE_SECONDS: seconds that one start may spend in the store, in all; then it is left alone."""
+    limits: Limits = field(default_factory=Limits)
+    """COMPCACHE_MAX_SIZE, COMPCACHE_MAX_FILES, COMPCACHE_MAX_AGE."""
     key_ignore: tuple[str, ...] = ()
     """COMPCACHE_KEY_IGNORE: comma-separated environment variables left out of keys; recorded in entries."""
     key_extra: str = ""
@@ -69,6 +93,10 @@ _VARIABLES = {
     "COMPCACHE_MODE": "mode",
     "COMPCACHE_TRUST_OWNER": "trust_owner",
     "COMPCACHE_WAIT": "wait",
+    "COMPCACHE_STORE_SECONDS": "store_seconds",
+    "COMPCACHE_MAX_SIZE": "max_size",
+    "COMPCACHE_MAX_FILES": "max_files",
+    "COMPCACHE_MAX_AGE": "max_age",
     "COMPCACHE_KEY_IGNORE": "key_ignore",
     "COMPCACHE_KEY_EXTRA": "key_extra",
 }
@@ -116,10 +144,17 @@ def _settings(values: dict[str, Any], environment: Mapping[str, str], warnings: 
     root = _cache_root(environment, warnings if "dir" not in values or "state" not in values else [])
     mode = _mode(values.get("mode", "rw"))
     trust = _trust(values.get("trust_owner", ""))
+    usual = Limits()
     settings = {
         "directory": read("dir", _directory, root / "store"),
         "state": read("state", _directory, root / "state"),
         "wait_seconds": read("wait", _seconds, 240.0),
+        "store_seconds": read("store_seconds", _seconds, 60.0),
+        "limits": Limits(
+            read("max_size", _limit(parse_size), usual.max_bytes),
+            read("max_files", _limit(_count), usual.max_files),
+            read("max_age", _limit(parse_age), usual.max_age),
+        ),
         "key_ignore": read("key_ignore", _names, ()),
         "key_extra": read("key_extra", _text, ""),
     }
@@ -201,6 +236,41 @@ def _seconds(value: Any) -> float:
     if not 0 <= seconds <= 86400:
         raise ConfigError(f"{value!r} is not 0 to 86400 seconds")
     return seconds
+
+
+def parse_size(text: str) -> int:
+    """Bytes in "20GB", "500MiB", "1.5g" or "1000". Raises ConfigError that says what a size looks like."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if not match or match[2].lower() not in _SIZES:
+        raise ConfigError(f"{text!r} is not a size; write it like 20GB, 500MiB or 1000000")
+    return int(float(match[1]) * _SIZES[match[2].lower()])
+
+
+def parse_age(text: str) -> float:
+    """Seconds in "30d", "12h", "90m", "45s" or "2w". Raises ConfigError that says what an age looks like."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if not match or match[2].lower() not in _AGES:
+        raise ConfigError(f"{text!r} is not an age; write it like 30d, 12h or 90m")
+    return float(match[1]) * _AGES[match[2].lower()]
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,12}", text.strip()):
+        raise ConfigError(f"{text!r} is not a count; write it like 100000")
+    return int(text)
+
+
+T = TypeVar("T")
+
+
+def _limit(parse: Callable[[str], T]) -> Callable[[Any], T | None]:
+    """A setting that may also be "none"; the file may hold a bare number."""
+
+    def read(value: Any) -> T | None:
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value)
+        return None if text.strip().lower() == "none" else parse(text)
+
+    return read
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +43,7 @@ _FILES = ("cache.db-wal", "cache.db-shm", "cache.db-journal", "cache.db")
 """In the order in which they are discarded: a log that outlives its database would be replayed into the next one."""
 _KEY = re.compile(r"[0-9a-f]{32} ")
 _TOTALS = "totals"
+_SIZE = "size "
 _NO_FILES = 1 << 62
 _SETTINGS: dict[str, Any] = {
     "statistics": 0,
@@ -88,6 +89,19 @@ class Usage:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """What this host believes a store to hold: ``measured`` by a scan then (Unix time), plus what it published since.
+
+    ``next_sweep`` is the Unix time before which no scan is made again, whatever the size.
+    """
+
+    bytes: int = 0
+    files: int = 0
+    measured: float = 0.0
+    next_sweep: float = 0.0
+
+
 class Index:
     """The index in the directory ``path`` (0700, made by the first record)."""
 
@@ -126,7 +140,32 @@ class Index:
         """All uses on this host since the index was made."""
         return self._rows(_TOTALS, _TOTALS).get(_TOTALS, Usage())
 
+    def add_to_store(self, store: str, *, size: int, files: int) -> StoreSize | None:
+        """Count what was published into a store; what it holds then, or None if it was never measured by this host."""
+        key = _SIZE + _label(store)
+        if not size and not files:
+            return _parsed_size(self._texts(key, key).get(key))
+
+        def add(database: Any) -> StoreSize | None:
+            with database.transact():
+                known = _parsed_size(_value(database, key))
+                if known is None:
+                    return None
+                total = replace(known, bytes=known.bytes + size, files=known.files + files)
+                database.set(key, json.dumps(asdict(total)))
+                return total
+
+        return self._writing(add)
+
+    def set_store_size(self, store: str, measured: StoreSize) -> None:
+        """Replace what is believed of a store by what was measured."""
+        self._writing(lambda database: database.set(_SIZE + _label(store), json.dumps(asdict(measured))))
+
     def _rows(self, low: str, high: str) -> dict[str, Usage]:
+        parsed = ((key, _parsed(value)) for key, value in self._texts(low, high).items())
+        return {key: usage for key, usage in parsed if usage is not None}
+
+    def _texts(self, low: str, high: str) -> dict[str, str]:
         """Plain rows with low <= key <= high. Read-only; nothing where there is no index, or a broken one."""
         if not self._trusted():
             return {}
@@ -134,7 +173,7 @@ class Index:
 
         try:
             with contextlib.closing(self._connect(read_only=True)) as connection:
-                found = connection.execute(
+                found: list[tuple[str, str]] = connection.execute(
                     "SELECT key, value FROM Cache WHERE raw = 1 AND mode = 1 AND filename IS NULL"
                     " AND typeof(key) = 'text' AND typeof(value) = 'text' AND key BETWEEN ? AND ?",
                     (low, high),
@@ -143,8 +182,7 @@ class Index:
             if _is_broken(error):
                 return {}  # the next record discards it
             raise StoreError(errno.EIO, f"cannot read the index in {self.path}: {error}") from error
-        parsed = ((key, _parsed(value)) for key, value in found)
-        return {key: usage for key, usage in parsed if usage is not None}
+        return dict(found)
 
     def _writing(self, action: Callable[[Any], T]) -> T:
         import sqlite3
@@ -238,8 +276,13 @@ class Index:
 
 
 def _row(program_key: str, store: str) -> str:
-    """The key of a row: in ASCII, since the path of a store need not be text."""
-    return f"{program_key} {store.encode('ascii', 'backslashreplace').decode()}"
+    """The key of a row."""
+    return f"{program_key} {_label(store)}"
+
+
+def _label(store: str) -> str:
+    """In ASCII, since the path of a store need not be text."""
+    return store.encode("ascii", "backslashreplace").decode()
 
 
 def _add(database: Any, added: dict[str, Usage]) -> None:
@@ -277,6 +320,20 @@ def _parsed(value: object) -> Usage | None:
         return None
     sound = all(math.isfinite(n) and 0 <= n < 1e15 for n in (usage.hits, usage.seconds_saved, usage.last_used))
     return usage if sound else None
+
+
+def _parsed_size(value: object) -> StoreSize | None:
+    if not isinstance(value, str) or len(value) > MAX_VALUE:
+        return None
+    try:
+        record = json.loads(value)
+        size = StoreSize(
+            int(record["bytes"]), int(record["files"]), float(record["measured"]), float(record["next_sweep"])
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    sound = all(math.isfinite(n) and 0 <= n < 1e18 for n in (size.bytes, size.files, size.measured, size.next_sweep))
+    return size if sound else None
 
 
 def _is_broken(error: sqlite3.Error) -> bool:

@@ -110,3 +110,15 @@ def explained(differences: list[Difference] | None, most: int = 3) -> str:
     named = "; ".join(str(d) for d in differences[:most])
     more = f"; and {len(differences) - most} more" if len(differences) > most else ""
     return f"missed: differs from the nearest entry in {named}{more}"
+
+
+def size_text(count: int) -> str:
+    """Bytes for a line of text, in powers of 1000."""
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):  # noqa: B007 - used after the loop
+        value /= 1000
+        if value < 999.95:
+            break
+    return f"{value:.1f} {unit}"

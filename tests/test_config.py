@@ -14,7 +14,7 @@ import pytest
 
 import compcache
 from compcache import config
-from compcache.config import Settings, load
+from compcache.config import Limits, Settings, load
 from compcache.errors import ConfigError
 from compcache.fsio import Trust
 
@@ -178,11 +178,16 @@ def test_every_variable_is_known(settings: Callable[..., Settings]) -> None:
         "COMPCACHE_MODE": "ro",
         "COMPCACHE_TRUST_OWNER": "5",
         "COMPCACHE_WAIT": "3",
+        "COMPCACHE_STORE_SECONDS": "4",
+        "COMPCACHE_MAX_SIZE": "5kB",
+        "COMPCACHE_MAX_FILES": "6",
+        "COMPCACHE_MAX_AGE": "7d",
         "COMPCACHE_CONFIG": os.devnull,
     }
     found = settings(**{name: values.get(name, "/x") for name in names})
     assert found.warnings == ()
-    assert found == Settings(Path("/x"), Path("/x"), "ro", Trust(uid=5), 3.0, ("/x",), "/x")
+    limits = Limits(5000, 6, 7 * 86400.0)
+    assert found == Settings(Path("/x"), Path("/x"), "ro", Trust(uid=5), 3.0, 4.0, limits, ("/x",), "/x")
     for name in names:
         assert name in (config.__doc__ or "") + Path(config.__file__).read_text()
 
@@ -267,3 +272,44 @@ def test_a_uid_without_a_name_has_a_working_default(tmp_path: Path) -> None:
             assert f"below {place / f'compcache-{UID}'}" in done.stdout
     finally:
         shutil.rmtree(place)
+
+
+# Sizes, counts and ages
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0), ("1000", 1000), ("20GB", 20 * 10**9), ("500MiB", 500 << 20), ("1.5 kB", 1500), (" 2g ", 2 * 10**9)],
+)
+def test_sizes_are_read(text: str, expected: int) -> None:
+    assert config.parse_size(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("30d", 2592000.0), ("12h", 43200.0), ("1.5m", 90.0), ("2w", 1209600.0)]
+)
+def test_ages_are_read(text: str, expected: float) -> None:
+    assert config.parse_age(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "20 GBB", "-1", "1e9", "nan", "1h", "GB"])
+def test_what_is_no_size_is_said(settings: Callable[..., Settings], text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a size"):
+        config.parse_size(text)
+    found = settings(COMPCACHE_MAX_SIZE=text)
+    assert found.limits == Limits()
+    assert len(found.warnings) == 1
+
+
+@pytest.mark.parametrize("text", ["none", " None "])
+def test_a_limit_may_be_none(settings: Callable[..., Settings], text: str) -> None:
+    found = settings(COMPCACHE_MAX_SIZE=text, COMPCACHE_MAX_FILES=text, COMPCACHE_MAX_AGE=text)
+    assert found.limits == Limits(None, None, None)
+    assert not found.limits.any
+    assert not found.warnings
+
+
+def test_limits_in_the_file_may_be_numbers_or_text(settings: Callable[..., Settings]) -> None:
+    found = settings('max_size = 1000\nmax_files = "7"\nmax_age = "2w"\n')
+    assert found.limits == Limits(1000, 7, 14 * 86400.0)
+    assert len(settings("max_size = true\nmax_files = 1.5\nmax_age = []\n").warnings) == 3

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from compcache import __version__, config
 from compcache.errors import CompcacheError, ConfigError
 from compcache_cli import render
-from compcache_cli.commands import Place, demo, ls, prune, show, stats, verify
+from compcache_cli.commands import Place, demo, ls, pin, prune, show, stats, verify
 
 
 class _Verbs(TyperGroup):
@@ -82,6 +82,8 @@ def options(
 app.command("ls")(ls.ls)
 app.command("show")(show.show)
 app.command("prune")(prune.prune)
+app.command("pin")(pin.pin)
+app.command("unpin")(pin.unpin)
 app.command("stats")(stats.stats)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)

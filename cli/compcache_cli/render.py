@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,39 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_SIZES = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
-_SIZES |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-zA-Z]*)")
+from compcache.session import size_text
+
 _PIPE_WIDTH = 1000
-
-
-def parse_size(text: str) -> int:
-    """Bytes in "20GB", "500MiB", "1.5g" or "1000". Raises ValueError that says what a size looks like."""
-    match = _AMOUNT.fullmatch(text.strip())
-    if not match or match[2].lower() not in _SIZES:
-        raise ValueError(f"{plain(text)!r} is not a size; write it like 20GB, 500MiB or 1000000")
-    return int(float(match[1]) * _SIZES[match[2].lower()])
-
-
-def parse_age(text: str) -> float:
-    """Seconds in "30d", "12h", "90m", "45s" or "2w". Raises ValueError that says what an age looks like."""
-    match = _AMOUNT.fullmatch(text.strip())
-    if not match or match[2].lower() not in _AGES:
-        raise ValueError(f"{plain(text)!r} is not an age; write it like 30d, 12h or 90m")
-    return float(match[1]) * _AGES[match[2].lower()]
-
-
-def size(count: int) -> str:
-    """Bytes as text, in powers of 1000: "312.4 kB"."""
-    if count < 1000:
-        return f"{count} B"
-    value = float(count)
-    for unit in ("kB", "MB", "GB", "TB"):  # noqa: B007 - used after the loop
-        value /= 1000
-        if value < 999.95:
-            break
-    return f"{value:.1f} {unit}"
+size = size_text
 
 
 def seconds(value: float) -> str:

@@ -7,21 +7,6 @@ from compcache_cli import render
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0", 0), ("1000", 1000), ("20GB", 20 * 10**9), ("500MiB", 500 << 20), ("1.5 kB", 1500), (" 2g ", 2 * 10**9)],
-)
-def test_sizes_are_read(text: str, expected: int) -> None:
-    assert render.parse_size(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("30d", 2592000.0), ("12h", 43200.0), ("1.5m", 90.0), ("2w", 1209600.0)]
-)
-def test_ages_are_read(text: str, expected: float) -> None:
-    assert render.parse_age(text) == expected
-
-
-@pytest.mark.parametrize(
     ("count", "expected"),
     [
         (0, "0 B"),

@@ -8,7 +8,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from compcache import config
 from compcache import prune as pruning
+from compcache.errors import ConfigError
 from compcache.inventory import range_of
 from compcache_cli import render
 from compcache_cli.commands import place
@@ -36,8 +38,8 @@ def prune(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan, and what was done, as JSON.")] = False,
 ) -> None:
     """Remove the least recently used programs, down to a size or an age."""
-    size_limit = _parsed(max_size, render.parse_size, "--max-size")
-    age_limit = _parsed(max_age, render.parse_age, "--max-age")
+    size_limit = _parsed(max_size, config.parse_size, "--max-size")
+    age_limit = _parsed(max_age, config.parse_age, "--max-age")
     if size_limit is None and age_limit is None:
         render.say("prune needs to know how much to keep: --max-size 20GB, --max-age 30d, or both")
         raise typer.Exit(2)
@@ -62,8 +64,8 @@ def _parsed(text: str | None, parse: Callable[[str], T], option: str) -> T | Non
         return None
     try:
         return parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+    except ConfigError as error:
+        raise typer.BadParameter(render.message(error), param_hint=option) from None
 
 
 def _print_plan(plan: pruning.Plan, label: str, size_limit: int | None) -> None:

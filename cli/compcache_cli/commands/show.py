@@ -13,12 +13,11 @@ from compcache.errors import CompcacheError, NotStored
 from compcache.factors import JsonValue, shown
 from compcache.index import Usage
 from compcache.inventory import read_entry
-from compcache.store import layout
 from compcache.store.protocol import Found, Store
 from compcache_cli import render
 from compcache_cli.commands import Place, place
+from compcache_cli.commands.chosen import choose
 
-_MOST_NAMED = 4
 _VALUE_LETTERS = 100
 
 
@@ -30,39 +29,11 @@ def show(
     """Show one program (factors, blobs, cost, provenance) or one configuration (shared factors, programs)."""
     where = place(context)
     store = where.store()
-    programs, configurations = _matches(store, key.strip().lower())
-    if len(programs) + len(configurations) != 1:
-        raise NotStored(None, _no_choice(key, programs, configurations, store))
-    if programs:
-        _show_program(where, store, programs[0], as_json)
+    chosen = choose(store, key)
+    if chosen.program is not None:
+        _show_program(where, store, chosen.program, as_json)
     else:
-        _show_configuration(store, *configurations.popitem(), as_json)
-
-
-def _matches(store: Store, prefix: str) -> tuple[list[Found], dict[str, list[Found]]]:
-    programs: list[Found] = []
-    configurations: dict[str, list[Found]] = {}
-    for found in store.scan("configs"):
-        name = layout.parse_entry_name(found.name)
-        if name and name.program_key.startswith(prefix):
-            programs.append(found)
-        if name and name.configuration_key.startswith(prefix):
-            configurations.setdefault(name.configuration_key, []).append(found)
-    return sorted(programs, key=lambda found: found.name), configurations
-
-
-def _no_choice(key: str, programs: list[Found], configurations: dict[str, list[Found]], store: Store) -> str:
-    if not programs and not configurations:
-        return f"no program or configuration at {store.label} has a key that begins with {key!r}"
-    names = [f"program {_program_key(found)}" for found in programs]
-    names += [f"configuration {name}" for name in sorted(configurations)]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{key!r} is ambiguous: it begins the keys of {', '.join(names[:_MOST_NAMED])}{more}"
-
-
-def _program_key(found: Found) -> str:
-    name = layout.parse_entry_name(found.name)
-    return name.program_key if name else found.name
+        _show_configuration(store, chosen.configuration_key, list(chosen.programs), as_json)
 
 
 def _show_program(where: Place, store: Store, found: Found, as_json: bool) -> None:

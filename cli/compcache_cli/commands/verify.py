@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from compcache import repair as repairing
 from compcache import verify as verifying
 from compcache_cli import render
 from compcache_cli.commands import place
@@ -13,16 +14,21 @@ from compcache_cli.commands import place
 
 def verify(
     context: typer.Context,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended; what no start can use is set aside.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check every entry and blob. Exit status 1 if something is damaged; notes alone leave it 0."""
-    store = place(context).store()
+    """Check every entry and blob. Exit status 1 if something is, or stays, damaged; notes alone leave it 0."""
+    store = place(context).store(read_only=not repair)
     report = verifying.verify(store)
+    repairs = repairing.repair(store, report) if repair else ()
     if as_json:
-        render.document(_document(report))
+        render.document({**_document(report), "repairs": [_repair(r) for r in repairs]})
     else:
         _print_report(report, store.label)
-    if report.damage:
+        _print_repairs(repairs)
+    if repairing.left(repairs) if repair else report.damage:
         raise typer.Exit(1)
 
 
@@ -36,6 +42,16 @@ def _print_report(report: verifying.Report, label: str) -> None:
         render.line(f"{checked}: {render.count(len(report.damage), 'finding')}{notes}")
     else:
         render.line(f"{checked}: no damage{notes}")
+
+
+def _print_repairs(repairs: tuple[repairing.Repair, ...]) -> None:
+    if repairs:
+        rows = [(r.done or "left", r.finding.kind, r.finding.name, r.left) for r in repairs]
+        render.table(("repair", "what", "file", "why"), rows)
+
+
+def _repair(repair: repairing.Repair) -> dict[str, Any]:
+    return {"name": repair.finding.name, "kind": repair.finding.kind, "done": repair.done, "left": repair.left}
 
 
 def _document(report: verifying.Report) -> dict[str, Any]:

@@ -8,6 +8,7 @@ first profiling run begins (``monitor_profiling_run``): keys, looking up, compil
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 _REPORT = os.environ.get("START_WATCH_FILE")
 _PROBE_ISA = os.environ.get("START_WATCH_PROBE_ISA") == "1"
+_ALSO = os.environ.get("START_WATCH_ALSO")
+"""MODULE:FUNCTION to call in each process: how tests put faults into a start."""
 
 
 def _write(kind: str, **values: Any) -> None:
@@ -65,3 +68,6 @@ def _watch_compile_phase() -> None:
 if _REPORT:
     sys.addaudithook(_executed)
     _watch_compile_phase()
+if _ALSO:
+    module, _, function = _ALSO.partition(":")
+    getattr(importlib.import_module(module), function)()
