@@ -23,65 +23,49 @@ import blake3
 from compcache.errors import FactorError
 from compcache.factors import JsonValue, canonical, plain
 
-PREFIXES = ("VLLM_", "TORCH", "TRITON_", "ATEN_", "OMP_", "XLA_", "LIBTPU_", "JAX_", "CUDA_")
+PREFIXES = ("VLLM_", "TORCH", "TRITON_", "ATEN_", "OMP_", "XLA_", "LIBTPU_", "JAX_", "CUDA_", "AOT_INDUCTOR_")
 NAMES = ("NVIDIA_TF32_OVERRIDE", "CC", "CXX")
 PROGRAM_NAMES = ("CC", "CXX")
 
-_PLACE = "where files are; no part of a program"
-_NET = "where a process listens or connects"
-_LOG = "what is logged"
-_RUN = "how long the engine waits or how it is scheduled; no part of a program"
-EXCLUDED: Mapping[str, str] = {
-    "VLLM_PLUGINS": "plugins that are loaded are factors themselves, by digest",
-    "VLLM_RAY_BUNDLE_INDICES": "which Ray bundle a worker got; another at every start",
-    "VLLM_RAY_PER_WORKER_GPUS": "how Ray places workers",
-    "VLLM_NIXL_SIDE_CHANNEL_PORT": _NET,
-    "VLLM_NIXL_SIDE_CHANNEL_HOST": _NET,
-    "VLLM_MOONCAKE_BOOTSTRAP_PORT": _NET,
-    "VLLM_HOST_IP": _NET,
-    "VLLM_PORT": _NET,
-    "VLLM_LOOPBACK_IP": _NET,
-    "VLLM_DP_MASTER_IP": _NET,
-    "VLLM_DP_MASTER_PORT": _NET,
-    "VLLM_RPC_BASE_PATH": _NET,
-    "VLLM_ENGINE_READY_TIMEOUT_S": _RUN,
-    "VLLM_ENGINE_ITERATION_TIMEOUT_S": _RUN,
-    "VLLM_RPC_TIMEOUT": _RUN,
-    "VLLM_ENABLE_V1_MULTIPROCESSING": _RUN,
-    "VLLM_WORKER_MULTIPROC_METHOD": _RUN,
-    "VLLM_FORCE_AOT_LOAD": "what a load failure does",
-    "VLLM_CACHE_ROOT": _PLACE,
-    "VLLM_CONFIG_ROOT": _PLACE,
-    "VLLM_ASSETS_CACHE": _PLACE,
-    "VLLM_XLA_CACHE_PATH": _PLACE,
-    "VLLM_LOGGING_LEVEL": _LOG,
-    "VLLM_LOGGING_PREFIX": _LOG,
-    "VLLM_LOGGING_STREAM": _LOG,
-    "VLLM_LOGGING_COLOR": _LOG,
-    "VLLM_LOGGING_CONFIG_PATH": _LOG,
-    "VLLM_CONFIGURE_LOGGING": _LOG,
-    "VLLM_LOG_STATS_INTERVAL": _LOG,
-    "VLLM_NO_USAGE_STATS": _LOG,
-    "VLLM_DO_NOT_TRACK": _LOG,
-    "VLLM_DEBUG_DUMP_PATH": _PLACE,
-    "TORCHINDUCTOR_CACHE_DIR": _PLACE,
-    "TORCHINDUCTOR_COMPILE_THREADS": "how many processes compile",
-    "TORCH_HOME": _PLACE,
-    "TORCH_EXTENSIONS_DIR": _PLACE,
-    "TORCH_COMPILE_DEBUG_DIR": _PLACE,
-    "TORCH_LOGS": _LOG,
-    "TORCH_LOGS_OUT": _LOG,
-    "TORCH_TRACE": _LOG,
-    "TRITON_CACHE_DIR": _PLACE,
-    "TRITON_HOME": _PLACE,
-    "TRITON_DUMP_DIR": _PLACE,
-    "JAX_COMPILATION_CACHE_DIR": _PLACE,
-    "XLA_PERSISTENT_CACHE_PATH": _PLACE,
-    "CUDA_HOME": _PLACE,
-    "CUDA_PATH": _PLACE,
-    "CUDA_CACHE_PATH": _PLACE,
-    "CUDA_VISIBLE_DEVICES": "which devices, not what they are; the device itself is a factor",
+_REASONS: Mapping[str, str] = {
+    "where files are; no part of a program": """
+        VLLM_CACHE_ROOT VLLM_CONFIG_ROOT VLLM_ASSETS_CACHE VLLM_ASSETS_CACHE_MODEL_CLEAN VLLM_XLA_CACHE_PATH
+        VLLM_DEBUG_DUMP_PATH VLLM_MODEL_REDIRECT_PATH VLLM_TUNED_CONFIG_FOLDER VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR
+        VLLM_MEDIA_CACHE VLLM_CUDA_COMPATIBILITY_PATH VLLM_NCCL_SO_PATH VLLM_LORA_RESOLVER_CACHE_DIR
+        VLLM_RUST_FRONTEND_PATH VLLM_USE_MODELSCOPE VLLM_RPC_BASE_PATH
+        TORCHINDUCTOR_CACHE_DIR TORCH_HOME TORCH_EXTENSIONS_DIR TORCH_COMPILE_DEBUG_DIR TRITON_CACHE_DIR TRITON_HOME
+        TRITON_DUMP_DIR JAX_COMPILATION_CACHE_DIR XLA_PERSISTENT_CACHE_PATH CUDA_HOME CUDA_PATH CUDA_CACHE_PATH""",
+    "where a process listens or connects": """
+        VLLM_HOST_IP VLLM_PORT VLLM_LOOPBACK_IP VLLM_DP_MASTER_IP VLLM_DP_MASTER_PORT VLLM_USAGE_STATS_SERVER
+        VLLM_NIXL_SIDE_CHANNEL_HOST VLLM_NIXL_SIDE_CHANNEL_PORT VLLM_MOONCAKE_BOOTSTRAP_PORT
+        VLLM_P2P_SIDE_CHANNEL_HOST VLLM_P2P_SIDE_CHANNEL_PORT VLLM_EC_SIDE_CHANNEL_HOST VLLM_EC_SIDE_CHANNEL_PORT
+        VLLM_RAY_DP_PLACEMENT_NODE_IPS VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME MOONCAKE_REQUESTER_LOCAL_HOSTNAME""",
+    "what is logged, shown or reported": """
+        VLLM_LOGGING_LEVEL VLLM_LOGGING_PREFIX VLLM_LOGGING_STREAM VLLM_LOGGING_COLOR VLLM_LOGGING_CONFIG_PATH
+        VLLM_CONFIGURE_LOGGING VLLM_LOG_STATS_INTERVAL VLLM_NO_USAGE_STATS VLLM_DO_NOT_TRACK
+        VLLM_DEBUG_LOG_API_SERVER_RESPONSE VLLM_RINGBUFFER_WARNING_INTERVAL VLLM_PROCESS_NAME_PREFIX
+        TORCH_LOGS TORCH_LOGS_OUT TORCH_LOGS_FORMAT TORCH_TRACE TORCH_CPP_LOG_LEVEL TORCH_SHOW_CPP_STACKTRACES""",
+    "how long the engine waits, or how its processes are run": """
+        VLLM_ENGINE_READY_TIMEOUT_S VLLM_ENGINE_ITERATION_TIMEOUT_S VLLM_RPC_TIMEOUT VLLM_HTTP_TIMEOUT_KEEP_ALIVE
+        VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS VLLM_KEEP_ALIVE_ON_ENGINE_DEATH
+        VLLM_ENABLE_V1_MULTIPROCESSING VLLM_WORKER_MULTIPROC_METHOD VLLM_SERVER_DEV_MODE VLLM_ENABLE_STARTUP_PLAN
+        VLLM_V1_OUTPUT_PROC_CHUNK_SIZE VLLM_ELASTIC_EP_SCALE_UP_LAUNCH VLLM_SKIP_MODEL_NAME_VALIDATION
+        VLLM_SKIP_VERSION_SUFFIX VLLM_CPU_KVCACHE_SPACE VLLM_TRITON_JIT_WARMUP_NUM_THREADS
+        VLLM_RANDOMIZE_DP_DUMMY_INPUTS VLLM_FORCE_AOT_LOAD TORCHINDUCTOR_COMPILE_THREADS""",
+    "how requests' images, sounds and videos are fetched": """
+        VLLM_IMAGE_FETCH_TIMEOUT VLLM_VIDEO_FETCH_TIMEOUT VLLM_AUDIO_FETCH_TIMEOUT VLLM_MEDIA_CACHE_MAX_SIZE_MB
+        VLLM_MEDIA_CACHE_TTL_HOURS VLLM_MEDIA_FETCH_MAX_RETRIES VLLM_MEDIA_URL_ALLOW_REDIRECTS VLLM_MEDIA_CONNECTOR
+        VLLM_MEDIA_LOADING_THREAD_COUNT VLLM_MAX_AUDIO_CLIP_FILESIZE_MB VLLM_MAX_AUDIO_DECODE_DURATION_S
+        VLLM_MAX_AUDIO_DECODE_BYTES VLLM_MAX_AUDIO_PREPROCESS_WORKERS VLLM_MAX_EMBED_DECODE_BYTES
+        VLLM_MAX_IMAGE_PIXELS VLLM_VIDEO_LOADER_BACKEND""",
+    "which worker or device this process got; the device itself is a factor": """
+        VLLM_RAY_BUNDLE_INDICES VLLM_RAY_PER_WORKER_GPUS CUDA_VISIBLE_DEVICES""",
+    "plugins that are loaded are factors themselves, by digest": "VLLM_PLUGINS",
+    "who launched this process, and its run": """
+        TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
+        TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_SIGNALS_TO_HANDLE""",
 }
+EXCLUDED: Mapping[str, str] = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 """Variables that are in no key, each with its reason (the environment group of design section 5)."""
 
 _SECRET = re.compile(r"TOKEN\Z|SECRET|PASSW|CREDENTIAL|API_KEY|ACCESS_KEY|PRIVATE_KEY")
@@ -108,20 +92,13 @@ def service_links(names: Iterable[str]) -> set[str]:
     return links
 
 
-def inherited_environment() -> dict[str, str]:
-    """The variables that this process was started with (``/proc/self/environ``), or now, where there is no /proc."""
-    try:
-        raw = Path("/proc/self/environ").read_bytes()
-    except OSError:
-        return dict(os.environ)
-    pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-
-
 def variables(
     inherited: Mapping[str, str], resolved: Mapping[str, JsonValue], ignored: Iterable[str] = ()
 ) -> dict[str, JsonValue]:
     """Environment variables as one factor: known ones by the engine's ``resolved`` value, others as ``inherited``.
+
+    ``inherited`` is a copy of ``os.environ`` from when compcache was registered, early in a process. What the process
+    was started with (``/proc/self/environ``) will not do: setproctitle, which vLLM calls, writes over it.
 
     Left out: EXCLUDED, ``ignored`` (COMPCACHE_KEY_IGNORE), service links, and secrets, which are never stored.
     """
@@ -290,17 +267,41 @@ def folder_digest(folder: Path) -> str:
 
 
 def module_digest(name: str) -> str:
-    """Digest of a module's installed source, which is found without importing it if it is not imported yet."""
-    module = sys.modules.get(name)
-    origin = getattr(module, "__file__", None)
-    if origin is None:
-        import importlib.util
+    """Digest of a module's installed source. Raises FactorError if there is none."""
+    return source_digest(_source(name))
 
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError, AttributeError) as error:
-            raise FactorError(f"cannot find the source of module {name}") from error
-        origin = spec.origin if spec else None
+
+def package_digest(name: str) -> str:
+    """Digest of all sources of a top-level package, or of the one of a top-level module. Raises FactorError."""
+    path = Path(_source(name))
+    return folder_digest(path.parent) if path.name == "__init__.py" else source_digest(path)
+
+
+def _source(name: str) -> str:
+    """Where a module's source is; nothing is imported to find it, whoever wrote the name."""
+    module = sys.modules.get(name)
+    origin = getattr(module, "__file__", None) if module is not None else getattr(_spec(name), "origin", None)
     if not origin or not str(origin).endswith(".py"):
         raise FactorError(f"module {name} has no source file")
-    return source_digest(str(origin))
+    return str(origin)
+
+
+def _spec(name: str) -> Any:
+    """As importlib.util.find_spec, which imports the packages on the way."""
+    path: Any = None
+    spec = None
+    parts = name.split(".")
+    for i in range(len(parts)):
+        whole = ".".join(parts[: i + 1])
+        loaded = sys.modules.get(whole)
+        spec = getattr(loaded, "__spec__", None)
+        if spec is None:
+            finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+            try:
+                spec = next(filter(None, (find(whole, path) for find in finders if find is not None)), None)
+            except (ImportError, ValueError, AttributeError, TypeError) as error:
+                raise FactorError(f"cannot find the source of module {name}") from error
+        if spec is None:
+            raise FactorError(f"cannot find the source of module {name}")
+        path = list(spec.submodule_search_locations or [])
+    return spec

@@ -16,6 +16,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -176,6 +178,32 @@ def changed_settings(module: Any) -> dict[str, Any]:
         if default is _ABSENT or (value is not default and value != default):
             result[name] = identity(value, name)
     return result
+
+
+_PLACE = re.compile(r"(^|[._])(dir|root|path|home)$")
+
+
+def settings_digest(module: Any) -> str:
+    """Digest over all portable settings of a torch config module, at their default or not.
+
+    :func:`changed_settings` names what differs, but torch takes an environment variable's value, as it is when torch is
+    imported, for the default (``_ConfigEntry.default``, torch/utils/_config_module.py).
+    """
+    found = {}
+    for name, value in module.save_config_portable().items():
+        if _PLACE.search(name):
+            continue  # dynamo.base_dir, dynamo.debug_dir_root: the virtual environment and the working directory
+        try:
+            found[name] = identity(_without_folder(value) if name == "cpp.cxx" else value, name)
+        except FactorError:
+            # A default that is a function: it belongs to the torch version. A changed one is refused above.
+            found[name] = f"{type(value).__module__}.{type(value).__qualname__}"
+    return blake3.blake3(canonical(found)).hexdigest(length=16)
+
+
+def _without_folder(compilers: Any) -> list[str]:
+    """The compilers that may be used, by name: where they are is no part of a program."""
+    return [os.path.basename(str(compiler)) for compiler in compilers]
 
 
 _ABSENT = object()

@@ -18,6 +18,7 @@ from compcache.cache import Cache, Draft, Part, digest_of
 from compcache.entry import MAX_ENTRY_BYTES, Assembly, Entry, Piece, ProgramRef
 from compcache.errors import Damaged, FactorError, NotStored, StoreError
 from compcache.factors import Factors, JsonValue
+from compcache.failpoints import reached
 from compcache.lease import Lease
 from compcache.store import layout
 
@@ -228,6 +229,7 @@ def publish_startup(cache: Cache, startup: StartUp, data: bytes, modules: list[s
     )
     name = layout.modules(startup.factors.configuration_key, startup.key)
     cache.store.replace(name, json.dumps(sorted(set(modules)), indent=0).encode())
+    reached("publish.modules")
     return entry
 
 

@@ -11,22 +11,26 @@ The hooks themselves are in :mod:`compcache.adapters.vllm_hooks`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import sys
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from compcache import config, fsio
+from compcache import config, fsio, suspicion
 from compcache.adapters import graph, startup, vllm_factors, vllm_hooks
 from compcache.adapters.imports import when_imported
 from compcache.adapters.inductor import Kernels
+from compcache.adapters.own_file import vouch, vouched
 from compcache.adapters.startup import GraphRecord, StartUp
+from compcache.adapters.vllm_gaps import finalize_loading, force_aot_load, plain_backend_name, traced
+from compcache.adapters.vllm_report import ReadyReport
 from compcache.cache import Cache
 from compcache.config import Settings
+from compcache.entry import Entry
 from compcache.environment import predicted_isa
-from compcache.errors import CompcacheError, ConfigError, Damaged, FactorError, NotStored, RequiredMiss
+from compcache.errors import ConfigError, Damaged, FactorError, NotStored, RequiredMiss
 from compcache.session import Session, explained, to_stderr
 
 _adapter: Adapter | None = None
@@ -53,6 +57,7 @@ class Adapter:
 
     def __init__(self, settings: Settings, session: Session | None = None) -> None:
         self.settings = settings
+        self.inherited = dict(os.environ)
         self.session = session or Session()
         self.kernels = Kernels()
         self.kernels.session = self.session
@@ -60,11 +65,20 @@ class Adapter:
         self._cache: Cache | None = None
         self.current: StartUp | None = None
         self._shared: tuple[Any, dict[str, Any]] | None = None
-        self._reporting = False
+        self._healed: Cache | None = None
+        self.report = ReadyReport(self)
 
     @property
     def cache(self) -> Cache:
-        """Made at the first start-up; vLLM forks before that."""
+        """Made at the first start-up; vLLM forks before that.
+
+        While a start-up is at work whose stored programs are suspected, this host's own one (compcache.suspicion).
+        """
+        return self.shared_cache if self._healed is None else self._healed
+
+    @property
+    def shared_cache(self) -> Cache:
+        """The one that the settings name."""
         if self._cache is None:
             self._cache = Cache(self.settings, session=self.session)
             for warning in self.settings.warnings:
@@ -87,8 +101,8 @@ class Adapter:
         def install(module: Any) -> None:
             try:
                 reason = hook(module)
-            except (AttributeError, TypeError, ValueError, ImportError) as error:
-                reason = str(error)
+            except Exception as error:  # whatever an engine that moved raises: never into an import of its own
+                reason = f"{type(error).__name__}: {error}"
             if reason and not self.off:
                 self.off = reason
                 self.session.say(f"off, this vLLM or torch does not fit: {reason}")
@@ -103,14 +117,15 @@ class Adapter:
         began = startup.now()
         self._finish()
         current = self.cache.guarded("no factors", lambda: self._begin(model, arguments), None)
-        loaded = None
-        if current is not None:
-            loaded = self.cache.guarded(
-                "nothing is loaded", lambda: self._from_store(original, model, own_file, current, began), None
-            )
+        if current is None:  # uncacheable, and that is said: vLLM goes on with a file of its own
+            self._required("its factors cannot be read")
+            return original(model, own_file)
+        loaded = self.cache.guarded(
+            "nothing is loaded", lambda: self._from_store(original, model, own_file, current, began), None
+        )
         if loaded is None:
             self.current = current
-            self._miss(current, own_file)
+            loaded = self._miss(original, model, current, own_file)
         return loaded
 
     def leaves_alone(self, vllm_config: Any) -> bool:
@@ -119,12 +134,19 @@ class Adapter:
         if not self.off and (parallel.world_size > 1 or parallel.data_parallel_size > 1):
             self.off = "groups of more than one rank are not supported yet"
             self.session.say(f"off: {self.off}")
-        return bool(self.off)
+        if self.off:
+            self._required(self.off)
+        # Nothing is compiled, and vLLM looks for a function again at each step.
+        return bool(self.off) or vllm_config.compilation_config.backend == "eager"
+
+    def _required(self, why: str) -> None:
+        if self.settings.mode == "require":
+            raise RequiredMiss(f"COMPCACHE_MODE=require: {why}")
 
     def shared_factors(self, vllm_config: Any) -> dict[str, Any]:
         """The configuration's factors, read once for vLLM's directory and the start-up that follows."""
         if self._shared is None or self._shared[0] is not vllm_config:
-            self._shared = (vllm_config, vllm_factors.shared_factors(vllm_config, self.settings))
+            self._shared = (vllm_config, vllm_factors.shared_factors(vllm_config, self.settings, self.inherited))
         return self._shared[1]
 
     def _begin(self, model: Any, arguments: tuple[Any, Any] | None) -> StartUp | None:
@@ -138,6 +160,41 @@ class Adapter:
         return StartUp(factors, vllm_factors.display(model))
 
     def _from_store(self, original: Any, model: Any, own_file: str, current: StartUp, began: float) -> Any:
+        entry = self._find_or_wait(current)
+        if entry is not None and self._is_suspected(entry):
+            current.release()
+            self._healed = self._own_cache()
+            entry = self._find_or_wait(current)
+            if entry is not None and self._is_suspected(entry):
+                current.doubt = "what this host compiled in its place is suspected, too"
+                return None
+        if entry is None:
+            return None
+        try:
+            found = startup.ready(self.cache, entry, own_file)
+        except (NotStored, Damaged) as error:
+            self.session.fault("a stored start-up is bad", error)
+            current.lease = current.lease or self.cache.compile_or_wait(current.key, lambda: False)
+            return None
+        load = suspicion.watched(self.settings.state, entry)
+        with fsio.private_file(found.data) as private, self.kernels.serving(found.kernels), finalize_loading():
+            loaded = original(model, str(private))
+        if loaded is None:
+            if load is not None:
+                load.abandoned()
+            self.session.fault("vLLM did not load a stored start-up", Damaged("see vLLM's warning above"))
+            current.doubt = "vLLM could not load what is stored for these factors"
+            return None
+        current.release()
+        self._healed = None
+        self.session.load([entry, *found.graphs], startup.now() - began, found.compile_seconds)
+        if load is not None:
+            self.report.loads.append(load)
+        self.report.when_ready()
+        return loaded
+
+    def _find_or_wait(self, current: StartUp) -> Entry | None:
+        """The start-up's entry; None if this process is to compile it, with the lease if there is one to be had."""
         entry = startup.find(self.cache, current.factors)
         if entry is None:
             current.lease = self.cache.compile_or_wait(
@@ -145,34 +202,54 @@ class Adapter:
             )
             # Also with the lease: who held it before may have published between our look and its release.
             entry = startup.find(self.cache, current.factors)
-            if entry is None:
-                return None
-        try:
-            found = startup.ready(self.cache, entry, own_file)
-        except (NotStored, Damaged) as error:
-            self.session.fault("a stored start-up is bad", error)
-            current.lease = current.lease or self.cache.compile_or_wait(current.key, lambda: False)
-            return None
-        with fsio.private_file(found.data) as private, self.kernels.serving(found.kernels), _finalize_loading():
-            loaded = original(model, str(private))
-        if loaded is None:
-            self.session.fault("vLLM did not load a stored start-up", Damaged("see vLLM's warning above"))
-            current.doubt = "vLLM could not load what is stored for these factors"
-            return None
-        current.release()
-        self.session.load([entry, *found.graphs], startup.now() - began, found.compile_seconds)
-        self._report_when_ready()
-        return loaded
+        return entry
 
-    def _miss(self, current: StartUp | None, own_file: str) -> None:
-        """What vLLM has in its own directory is not vouched for: set it aside, and compile."""
-        if current is not None:
-            self.session.miss(current.factors)
-            if self.settings.mode == "require":
-                differences = self.cache.nearest(current.factors, "start-up")
-                raise RequiredMiss(f"COMPCACHE_MODE=require: {explained(differences)}")
+    def _is_suspected(self, entry: Entry) -> bool:
+        why = suspicion.suspected(self.settings.state, entry)
+        if why:
+            self.session.say(f"not loading start-up {entry.program_key[:12]}: {why}; compiling it again for this host")
+        return bool(why)
+
+    def _own_cache(self) -> Cache:
+        settings = dataclasses.replace(self.settings, directory=self.settings.state / "healed", trust=fsio.Trust())
+        label = self.session.store
+        cache = Cache(settings, session=self.session)
+        self.session.store = label
+        cache.budget = self.shared_cache.budget  # a start's waits share one budget
+        return cache
+
+    def _miss(self, original: Any, model: Any, current: StartUp, own_file: str) -> Any:
+        """Load what vLLM has in its own directory, if this host vouches for it; else set it aside, and compile."""
+        self.session.miss(current.factors)
+        if self.settings.mode == "require":
+            nearest = self.cache.guarded("no explanation", lambda: self._nearest(current), "missed")
+            self._required(nearest)
+        if force_aot_load():
+            return original(model, own_file)  # it raises, as the user asked
+        if not current.doubt:
+            loaded = self.cache.guarded(
+                "vLLM's own file is not loaded", lambda: self._from_own_file(original, model, current, own_file), None
+            )
+            if loaded is not None:
+                return loaded
         with contextlib.suppress(OSError):
             fsio.move(Path(own_file), Path(own_file + ".set-aside"))
+        return None
+
+    def _nearest(self, current: StartUp) -> str:
+        return explained(self.cache.nearest(current.factors, "start-up"))
+
+    def _from_own_file(self, original: Any, model: Any, current: StartUp, own_file: str) -> Any:
+        data = vouched(self.settings.state, current.factors, own_file)
+        if data is None:
+            return None
+        with fsio.private_file(data) as private, finalize_loading():
+            loaded = original(model, str(private))
+        if loaded is not None:
+            self.session.say("loaded vLLM's own file, which this host vouches for: the store has nothing")
+            self._finish()
+            self.report.when_ready()
+        return loaded
 
     def compile(self, action: Callable[[], Any]) -> Any:
         current = self.current
@@ -246,27 +323,32 @@ class Adapter:
 
     def save(self, current: StartUp, fn: Any, action: Callable[[], Any]) -> Any:
         try:
-            with _plain_backend_name(fn):
+            with plain_backend_name(fn):
                 result = action()
             if not current.holds_graphs and not current.doubt:
                 # VLLM_USE_MEGA_AOT_ARTIFACT=0: a load would compile its graphs, and that is not what "loaded" means.
                 current.doubt = "its file does not hold its graphs"
                 self.session.cannot_cache("this start-up", current.doubt)
             if self.stores(current):
-                modules = sorted({s.module for s in fn.source_info().inlined_sources})
                 entry = self.cache.guarded(
                     "the start-up is not stored",
-                    lambda: startup.publish_startup(self.cache, current, result.serialized_data, modules),
+                    lambda: startup.publish_startup(self.cache, current, result.serialized_data, traced(fn)),
                     None,
                 )
                 entries = [*current.published, *([entry] if entry else [])]
             else:
-                entries = []
+                entries, entry = [], None
+            if entry is None and not current.doubt:
+                self.cache.guarded(
+                    "vLLM's own file is not vouched for",
+                    lambda: vouch(self.settings.state, current, result.serialized_data, traced(fn)),
+                    None,
+                )
             self.session.compile(entries, current.seconds, not_stored=max(0, current.programs - len(entries)))
             return result
         finally:
             self._finish()
-            self._report_when_ready()
+            self.report.when_ready()
 
     def stores(self, current: StartUp) -> bool:
         """Whether what this start-up compiles may be published."""
@@ -277,105 +359,4 @@ class Adapter:
         current, self.current = self.current, None
         if current is not None:
             current.release()
-
-    # The report
-
-    def _report_when_ready(self) -> None:
-        """Say the line after the worker's last step of start-up, or now if that cannot be hooked."""
-        if self._reporting:
-            return
-        owners = [
-            value
-            for name, module in list(sys.modules.items())
-            if name.startswith("vllm.v1.worker.") and module is not None
-            for value in list(vars(module).values())
-            if isinstance(value, type) and "compile_or_warm_up_model" in vars(value) and value.__module__ == name
-        ]
-        if not owners or _is_running("compile_or_warm_up_model"):
-            self.report()
-            return
-        self._reporting = True
-        for owner in owners:
-            self._hook_ready(owner)
-
-    def _hook_ready(self, owner: Any) -> None:
-        original = owner.compile_or_warm_up_model
-
-        @functools.wraps(original)
-        def compile_or_warm_up_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(worker, *args, **kwargs)
-            self.report()
-            return result
-
-        owner.compile_or_warm_up_model = compile_or_warm_up_model
-
-    def report(self) -> None:
-        """The one line, with why a start missed; then bookkeeping. Runs after the engine is ready."""
-        self.cache.guarded("no report", self._report, None)
-
-    def _report(self) -> None:
-        session = self.session
-        line = session.report()
-        mine = {entry.program_key for entry in session.compiled}
-        for factors in session.missed:
-            line += f"; {explained(self.cache.nearest(factors, 'start-up', mine))}"
-        session.say(line)
-        self.cache.mark_used(session.loaded)
-        self._count()
-        session.missed.clear()
-
-    def _count(self) -> None:
-        from compcache.index import Index, Use
-
-        try:
-            now = self.cache.clock()
-            saved = self.session.saved_seconds / max(1, len(self.session.loaded))
-            uses = [Use(e.program_key, self.cache.store.label, saved, now) for e in self.session.loaded]
-            if uses:
-                Index(self.settings.state / "index").record(uses)
-        except CompcacheError as error:
-            self.session.fault("no statistics", error)
-
-
-def _is_running(name: str) -> bool:
-    """Whether a function of that name is on this thread's stack."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != name:
-        frame = frame.f_back
-    return frame is not None
-
-
-@contextlib.contextmanager
-def _finalize_loading() -> Iterator[None]:
-    """vLLM 0.32 calls ``finalize_loading`` of whatever it loaded, but torch's own bundled callable has none.
-
-    That one is complete once deserialized (torch/_dynamo/aot_compile_types.py), so a method that does nothing is
-    right for it (vllm/compilation/decorators.py, ``_try_load_aot_compiled_fn``).
-    """
-    from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable as Bundled
-
-    if "finalize_loading" in vars(Bundled):
-        yield
-        return
-    Bundled.finalize_loading = lambda self, vllm_config: None
-    try:
-        yield
-    finally:
-        del Bundled.finalize_loading
-
-
-@contextlib.contextmanager
-def _plain_backend_name(fn: Any) -> Iterator[None]:
-    """Keep the backend's name, not the backend, in the file.
-
-    torch 2.13 stores ``getattr(backend, "compiler_name")`` (torch/_dynamo/aot_compile.py), which for vLLM is its whole
-    backend object: with its configuration, paths, and any token in it.
-    """
-    artifacts = fn._artifacts
-    name = artifacts.backend_name
-    if not isinstance(name, str):
-        artifacts.backend_name = type(name).__qualname__
-    try:
-        yield
-    finally:
-        artifacts.backend_name = name
+        self._healed = None

@@ -21,8 +21,8 @@ from typing import Any
 import blake3
 
 from compcache import environment
-from compcache.adapters import graph
-from compcache.adapters.inductor import changed_settings
+from compcache.adapters import graph, module_tree
+from compcache.adapters.inductor import changed_settings, settings_digest
 from compcache.config import Settings
 from compcache.errors import FactorError
 from compcache.factors import Factors, JsonValue, canonical, plain
@@ -52,7 +52,7 @@ def startup_factors(model: Any, arguments: tuple[Any, Any] | None, shared: Mappi
     own: dict[str, JsonValue] = {
         "part": str(getattr(model, "_compile_tag", "") or "model"),
         "forward": _forward(model),
-        "model.modules": module_digests(model),
+        "model.modules": module_tree.digests(model),
         "parallel.rank": _ranks(config),
     }
     if arguments is None:
@@ -62,8 +62,8 @@ def startup_factors(model: Any, arguments: tuple[Any, Any] | None, shared: Mappi
     return Factors(shared, own)
 
 
-def shared_factors(config: Any, settings: Settings) -> dict[str, JsonValue]:
-    """What all programs of the configuration share."""
+def shared_factors(config: Any, settings: Settings, inherited: Mapping[str, str]) -> dict[str, JsonValue]:
+    """What all programs of the configuration share. ``inherited`` are the environment's variables."""
     import torch
 
     found: dict[str, JsonValue] = {}
@@ -85,7 +85,8 @@ def shared_factors(config: Any, settings: Settings) -> dict[str, JsonValue]:
         ("dynamo", torch._dynamo.config),
     ):
         found[f"torch.{name}"] = changed_settings(module)
-    found["environment"] = _variables(settings)
+        found[f"torch.{name}.digest"] = settings_digest(module)
+    found["environment"] = _variables(settings, inherited)
     found["config"] = config_factors(config)
     if settings.key_ignore:
         found["compcache.key_ignore"] = list(settings.key_ignore)
@@ -94,13 +95,12 @@ def shared_factors(config: Any, settings: Settings) -> dict[str, JsonValue]:
     return found
 
 
-def _variables(settings: Settings) -> dict[str, JsonValue]:
+def _variables(settings: Settings, inherited: Mapping[str, str]) -> dict[str, JsonValue]:
+    """vLLM's variables as it resolves them. What its compile_factors leaves out counts as inherited: its list has
+    VLLM_CPU_MOE_PREPACK and the like, so compcache has one of its own (environment.EXCLUDED)."""
     import vllm.envs
 
     resolved = dict(vllm.envs.compile_factors())
-    known = set(vllm.envs.environment_variables)
-    inherited = {k: v for k, v in environment.inherited_environment().items() if k not in known}
-    # vLLM leaves out of compile_factors what it has audited itself; a variable that it does not know counts.
     return environment.variables(inherited, json.loads(json.dumps(resolved)), settings.key_ignore)
 
 
@@ -151,10 +151,21 @@ def config_factors(config: Any) -> dict[str, JsonValue]:
         if callable(getattr(value, "compute_hash", None)):
             result[item.name] = _hashed_fields(value)
         elif item.name == "additional_config":
-            result[item.name] = plain(value or {}, item.name)
+            # By digest: it may hold anything, a secret too.
+            result[item.name] = blake3.blake3(canonical(plain(value or {}, item.name))).hexdigest(length=16)
         elif item.name == "quant_config":
-            result[item.name] = None if value is None else f"{type(value).__module__}.{type(value).__qualname__}"
+            result[item.name] = None if value is None else module_tree.described(value)
     return result
+
+
+def own_names(config: Any) -> str:
+    """What vLLM's own key has and compcache's has not (NOT_FACTORS), for the name of vLLM's own directory.
+
+    A start-up whose factors cannot be read is left to vLLM: its file must not be found on less than without compcache.
+    """
+    found = [(kind, name) for kind, names in sorted(NOT_FACTORS.items()) for name in sorted(names)]
+    owners = {type(value).__name__: value for value in (config.model_config, config.load_config)}
+    return json.dumps([[kind, name, str(getattr(owners.get(kind), name, None))] for kind, name in found])
 
 
 def _hashed_fields(config: Any) -> JsonValue:
@@ -224,7 +235,7 @@ def engine_digest() -> dict[str, JsonValue]:
 
 
 def plugin_digests() -> dict[str, JsonValue]:
-    """The vLLM plugins that are loaded here (other than compcache), by the source of their modules."""
+    """The vLLM plugins that are loaded here (other than compcache), by all sources of their packages."""
     from importlib.metadata import entry_points
 
     import vllm.envs
@@ -235,7 +246,7 @@ def plugin_digests() -> dict[str, JsonValue]:
         for point in entry_points(group=group):
             if point.module.split(".")[0] == "compcache" or (allowed is not None and point.name not in allowed):
                 continue
-            result[f"{group}:{point.value}"] = environment.module_digest(point.module)
+            result[f"{group}:{point.value}"] = environment.package_digest(point.module.partition(".")[0])
     return result
 
 
@@ -245,70 +256,6 @@ def _pass_manager() -> JsonValue:
 
     name = str(current_platform.get_pass_manager_cls())
     return {name: environment.module_digest(name.rpartition(".")[0])}
-
-
-# The module tree
-
-
-def module_digests(model: Any) -> dict[str, JsonValue]:
-    """By class, a digest over its instances in the tree: all scalar attributes, parameters and buffers by shape."""
-    found: dict[str, list[Any]] = {}
-    for path, module in model.named_modules():
-        kind = f"{type(module).__module__}.{type(module).__qualname__}"
-        found.setdefault(kind, []).append([path, _scalars(module), _tensors(module)])
-    return {kind: blake3.blake3(canonical(items)).hexdigest(length=16) for kind, items in sorted(found.items())}
-
-
-_SKIPPED_ATTRIBUTES = frozenset({"compiled", "first_compile", "was_aot_compile_fn_loaded_from_disk"})
-
-
-def _scalars(module: Any, depth: int = 0) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, value in sorted(vars(module).items()):
-        if name in _SKIPPED_ATTRIBUTES or name.startswith(("_compcache", "_parameters", "_buffers", "_modules")):
-            continue
-        scalar = _scalar(value)
-        if scalar is not None:
-            result[name] = scalar
-        elif depth == 0 and _is_part(value):
-            result[name] = [type(value).__qualname__, _scalars(value, depth + 1)]
-    return result
-
-
-def _scalar(value: Any) -> Any:
-    """A description of what Dynamo would bake in as a constant; None for anything else."""
-    if isinstance(value, (bool, int, str)):
-        return [type(value).__name__, str(value)]
-    if isinstance(value, float):
-        return ["float", value.hex()]
-    if isinstance(value, (list, tuple)) and value and len(value) <= 1024:
-        items = [_scalar(item) for item in value]
-        return None if None in items else [type(value).__name__, items]
-    if isinstance(value, dict) and value and len(value) <= 1024:
-        described = {str(key): _scalar(item) for key, item in value.items()}
-        return None if None in described.values() else ["dict", described]
-    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
-        return str(value)
-    return None
-
-
-def _is_part(value: Any) -> bool:
-    """Objects that hang on a module and steer its forward: quantization methods, attention implementations."""
-    kind = type(value)
-    if not kind.__module__.startswith("vllm.") or not hasattr(value, "__dict__"):
-        return False
-    return not kind.__module__.startswith(("vllm.config", "vllm.distributed", "vllm.compilation")) and not hasattr(
-        value, "named_modules"
-    )
-
-
-def _tensors(module: Any) -> dict[str, Any]:
-    groups = {"parameter": module._parameters, "buffer": module._buffers}
-    return {
-        f"{kind} {name}": None if tensor is None else [str(tensor.dtype), [int(s) for s in tensor.shape]]
-        for kind, group in groups.items()
-        for name, tensor in group.items()
-    }
 
 
 # For people

@@ -24,7 +24,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from compcache.adapters import startup
+from compcache.adapters import startup, vllm_factors
 from compcache.factors import key_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ def hook_names(adapter: Adapter, module: Any) -> str:
         if adapter.leaves_alone(vllm_config):
             return list(original(vllm_config))
         shared = adapter.cache.guarded("no factors", lambda: adapter.shared_factors(vllm_config), None)
-        return list(original(vllm_config)) if shared is None else ["compcache", key_of(shared)]
+        return (
+            list(original(vllm_config))
+            if shared is None
+            else ["compcache", key_of(shared), vllm_factors.own_names(vllm_config)]
+        )
 
     module.aot_compile_hash_factors = aot_compile_hash_factors
     return ""

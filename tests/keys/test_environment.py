@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compcache import environment
-from compcache.environment import EXCLUDED, inherited_environment, service_links, variables
+from compcache.environment import EXCLUDED, service_links, variables
 from compcache.errors import FactorError
 from compcache.factors import canonical, differences
 
@@ -193,25 +191,3 @@ def test_only_names_of_the_service_are_links(name: str) -> None:
 
 def test_a_name_with_signs_of_a_pattern_is_only_a_name() -> None:
     assert service_links(["A.B_SERVICE_HOST", "_SERVICE_HOST", "AXB_PORT"]) == set()
-
-
-# As inherited
-
-
-def test_what_was_set_after_the_start_is_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not Path("/proc/self/environ").exists():
-        pytest.skip("no /proc")
-    monkeypatch.setenv("VLLM_SET_LATER", "1")
-    assert "VLLM_SET_LATER" not in inherited_environment()
-
-
-def test_without_proc_it_is_what_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Nowhere:
-        def __init__(self, path: str) -> None: ...
-
-        def read_bytes(self) -> bytes:
-            raise FileNotFoundError
-
-    monkeypatch.setattr(environment, "Path", Nowhere)
-    monkeypatch.setenv("VLLM_SET_LATER", "1")
-    assert inherited_environment()["VLLM_SET_LATER"] == "1"

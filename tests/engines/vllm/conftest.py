@@ -33,6 +33,13 @@ def small_model(place: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_start(place: Path, small_model: Path) -> tuple[Path, starts.Start]:
+    """A store that a cold start of the small model filled, and that start. To be copied, not changed."""
+    store = place / "small-store"
+    return store, starts.start(Machine(place / "small"), "trace_once", small_model, store=store)
+
+
+@pytest.fixture(scope="session")
 def other_python(place: Path) -> str:
     return starts.other_python(place / "other")
 

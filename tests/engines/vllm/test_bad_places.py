@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,9 @@ def test_a_mode_that_is_none_switches_it_off_with_a_line(place: Path, small_mode
     assert not (place / "mode-store").exists()
 
 
-def test_damage_is_a_miss_and_heals(place: Path, small_model: Path) -> None:
-    store = place / "damage-store"
-    first = starts.start(Machine(place / "damage-a"), "trace_once", small_model, store=store)
+def test_damage_is_a_miss_and_heals(place: Path, small_model: Path, small_start: tuple[Path, starts.Start]) -> None:
+    filled_store, first = small_start
+    store = shutil.copytree(filled_store, place / "damage-store")
     blob = max(store.glob("v1/blobs/*/*"), key=lambda path: path.stat().st_size)
     data = bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1

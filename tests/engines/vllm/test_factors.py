@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 
@@ -10,7 +11,16 @@ pytest.importorskip("vllm")
 
 import torch
 
-from compcache.adapters.vllm_factors import _without_names, config_factors, module_digests
+from compcache.adapters.module_tree import described
+from compcache.adapters.module_tree import digests as module_digests
+from compcache.adapters.vllm_factors import _without_names, config_factors, own_names
+
+
+def closure(value: object) -> object:
+    def inner() -> object:
+        return value
+
+    return inner
 
 
 class Scaled(torch.nn.Module):
@@ -46,9 +56,55 @@ def test_lists_dicts_and_dtypes_of_a_module_count() -> None:
         module.extra = value  # type: ignore[assignment]
         return module_digests(module)
 
-    values = [[1, 2], [1, 3], {"a": 1}, {"a": 2}, torch.bfloat16, torch.float16, "x", None]
+    values = [[1, 2], [1, 3], {"a": 1}, {"a": 2}, torch.bfloat16, torch.float16, "x", None, [], {}, [None], [[]]]
+    values += [list(range(2000)), list(range(2001)), {"a": {"b": object()}}, {"a": {"b": [object()]}}, int, str]
+    values += [torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(3, 2).t(), torch.zeros(2, 3, dtype=torch.int)]
+    values += [closure(1), closure(2), lambda x: x + 1, lambda x: x + 2, closure(torch.zeros(2)), {1}, {2}, b"a", b"b"]
     digests = [json.dumps(of(value)) for value in values]
     assert len(set(digests)) == len(digests)
+
+
+def test_circles_and_depth_end() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    assert described(circle) == ["list", [["object", "builtins.list"]]]
+    deep: object = 1
+    for _ in range(100):
+        deep = [deep]
+    json.dumps(described(deep))
+
+
+def test_no_address_is_in_a_description() -> None:
+    def made() -> object:
+        return {"o": object(), "f": closure(object()), "l": [object()], "m": closure(1).__call__}
+
+    assert described(made()) == described(made())
+
+
+def test_vllms_parts_count_by_their_attributes() -> None:
+    from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+
+    class Method(QuantizeMethodBase):
+        def __init__(self, bits: int) -> None:
+            self.bits = [bits, None]
+
+        def create_weights(self, layer: object, *args: object, **kwargs: object) -> None: ...
+
+        def apply(self, layer: object, *args: object, **kwargs: object) -> torch.Tensor:
+            return torch.zeros(1)
+
+    Method.__module__ = "vllm.somewhere"
+    assert described(Method(4)) == described(Method(4))
+    assert described(Method(4)) != described(Method(8))
+
+
+def test_vllms_own_directory_is_another_for_another_checkpoint() -> None:
+    def config(model: str) -> object:
+        kind = type("ModelConfig", (), {"model": model, "revision": None})
+        return types.SimpleNamespace(model_config=kind(), load_config=None)
+
+    assert own_names(config("a")) == own_names(config("a"))
+    assert own_names(config("a")) != own_names(config("b"))
 
 
 def test_names_of_a_checkpoint_are_left_out_of_its_config() -> None:
