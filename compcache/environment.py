@@ -61,6 +61,7 @@ _REASONS: Mapping[str, str] = {
     "which worker or device this process got; the device itself is a factor": """
         VLLM_RAY_BUNDLE_INDICES VLLM_RAY_PER_WORKER_GPUS CUDA_VISIBLE_DEVICES""",
     "plugins that are loaded are factors themselves, by digest": "VLLM_PLUGINS",
+    "the thread count is a factor itself, where code bakes it in": "OMP_NUM_THREADS",
     "who launched this process, and its run": """
         TORCHELASTIC_RUN_ID TORCHELASTIC_ERROR_FILE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
         TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_SIGNALS_TO_HANDLE""",

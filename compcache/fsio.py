@@ -72,6 +72,12 @@ def read_file(path: Path | str, limit: int, trust: Trust) -> bytes:
     than ``limit`` bytes, StoreError for anything else.
     """
     try:
+        try:
+            return _read_once(os.fspath(path), limit, trust)
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+        time.sleep(RETRY_SECONDS)
         return _retried(_read_once, os.fspath(path), limit, trust)
     except OSError as error:
         if isinstance(error, StoreError):

@@ -7,7 +7,10 @@ row: two rows that share a blob both count it, the sum over the store does not.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -105,11 +108,8 @@ def read_entry(store: Store, found: Found) -> Entry:
     raise AssertionError("unreachable")
 
 
-def read_summary(store: Store, found: Found) -> StoredEntry:
+def read_summary(store: Store, found: Found, name: layout.EntryName) -> StoredEntry:
     """As :func:`read_entry`, for listings and plans: the digest is checked, keys are not recomputed."""
-    name = layout.parse_entry_name(found.name)
-    if name is None:
-        raise Damaged(f"{found.name} is not the name of an entry")
     for attempt in (1, 2):
         try:
             summary = parse_summary(store.read(found.name, MAX_ENTRY_BYTES))
@@ -139,10 +139,10 @@ def contents(store: Store, prefix: str = "", *, on_file: Callable[[], None] = la
 def _sort(store: Store, found: Found, into: Contents) -> None:
     name = found.name
     place = name.split("/", 1)[0]
-    if layout.parse_entry_name(name):
-        _add_entry(store, found, into)
-    elif digest := layout.parse_blob_name(name):
+    if place == "blobs" and (digest := layout.parse_blob_name(name)):
         into.blobs[digest] = found
+    elif place == "configs" and (entry := layout.parse_entry_name(name)):
+        _add_entry(store, found, entry, into)
     elif configuration_key := _config_of(name):
         into.configs[configuration_key] = found
     elif layout.is_modules_name(name):
@@ -160,9 +160,9 @@ def _config_of(name: str) -> str | None:
     return key if re.fullmatch(r"[0-9a-f]{32}", key) and name == layout.shared_factors(key) else None
 
 
-def _add_entry(store: Store, found: Found, into: Contents) -> None:
+def _add_entry(store: Store, found: Found, name: layout.EntryName, into: Contents) -> None:
     try:
-        into.entries.append(read_summary(store, found))
+        into.entries.append(read_summary(store, found, name))
     except NotStored:
         return  # gone since the scan
     except Damaged as error:
@@ -173,19 +173,25 @@ def _add_entry(store: Store, found: Found, into: Contents) -> None:
 
 def _slim(found: Found, name: layout.EntryName, summary: Mapping[str, Any]) -> StoredEntry:
     try:
-        display = summary["display"]
         return StoredEntry(
             found=found,
-            configuration_key=name.configuration_key,
+            configuration_key=sys.intern(name.configuration_key),
             program_key=name.program_key,
             kind=_checked(summary["kind"], KINDS),
             blobs=tuple(BlobRef(**blob) for blob in summary["blobs"]),
             programs=tuple(ProgramRef(**ref).program_key for ref in summary["programs"]),
             compile_seconds=float(summary["compile_seconds"]),
-            display={word: _text(display[word]) for word in _DISPLAY if display.get(word) is not None},
+            display=_display(json.dumps(summary["display"])),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"not an entry: {type(error).__name__}: {error}") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _display(text: str) -> Mapping[str, str]:
+    """Shared by the entries that show the same: a large store repeats itself."""
+    display = json.loads(text)
+    return {word: _text(display[word]) for word in _DISPLAY if display.get(word) is not None}
 
 
 def _checked(value: Any, known: tuple[str, ...]) -> str:

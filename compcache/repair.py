@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compcache.entry import Entry
 from compcache.errors import CompcacheError, StoreError
-from compcache.factors import Factors, canonical
+from compcache.factors import canonical
 from compcache.inventory import Contents, contents, read_entry
 from compcache.store import layout
 from compcache.store.protocol import Store
-from compcache.verify import Finding, Report, verify
+from compcache.verify import Finding, Report, start_up_key, traced_modules, verify
 
 _SET_ASIDE = ("damaged", "missing blob", "missing program")
 
@@ -73,20 +72,10 @@ def _content(store: Store, stored: Contents, name: str) -> bytes | None:
             continue
         if not is_modules:
             return canonical(dict(entry.factors.shared)) + b"\n"
-        modules = _traced(entry)
-        if modules and name == layout.modules(entry.configuration_key, _startup_key(entry)):
+        modules = traced_modules(entry)
+        if modules and name == layout.modules(entry.configuration_key, start_up_key(entry)):
             return json.dumps(modules, indent=0).encode()
     return None
-
-
-def _traced(entry: Entry) -> list[str]:
-    return sorted(name.removeprefix("source.") for name in entry.factors.own if name.startswith("source."))
-
-
-def _startup_key(entry: Entry) -> str:
-    """The key of a start-up before its sources are known, by which its modules.json is named."""
-    own = {name: value for name, value in entry.factors.own.items() if not name.startswith("source.")}
-    return Factors(entry.factors.shared, own).program_key
 
 
 def left(repairs: Iterable[Repair]) -> tuple[Repair, ...]:

@@ -17,7 +17,7 @@ import blake3
 from compcache.cache import decoded, digest_of
 from compcache.entry import MAX_ENTRY_BYTES, MAX_RAW_BYTES, BlobRef, Entry
 from compcache.errors import CompcacheError, Damaged, FactorError, NotStored, StoreError
-from compcache.factors import key_of
+from compcache.factors import Factors, key_of
 from compcache.inventory import Contents, contents, read_entry
 from compcache.store import layout
 from compcache.store.protocol import Found, Store
@@ -193,15 +193,46 @@ def _configs(store: Store, stored: Contents) -> Iterator[Finding]:
 
 
 def _modules(store: Store, stored: Contents) -> Iterator[Finding]:
+    """A list that names other modules than every start-up that is found by it hides them all."""
     for found in stored.modules:
         try:
-            json.loads(store.read(found.name, MAX_ENTRY_BYTES))
+            modules = json.loads(store.read(found.name, MAX_ENTRY_BYTES))
+            if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
+                raise Damaged("it is not a list of modules")
+            variants = list(_variants(store, stored, found.name))
+            if variants and modules not in variants:
+                raise Damaged("it lists other modules than the start-ups that are found by it")
         except NotStored:
             continue
         except StoreError as error:
             yield Finding(found.name, "unread", error.strerror or str(error))
         except (Damaged, ValueError, RecursionError) as error:
             yield Finding(found.name, "damaged", str(error))
+
+
+def _variants(store: Store, stored: Contents, modules: str) -> Iterator[list[str]]:
+    """What each start-up beside a ``modules.json`` has traced, of those that are found by it."""
+    folder = modules.rpartition("/")[0]
+    for stored_entry in stored.entries:
+        if stored_entry.kind != "start-up" or stored_entry.found.name.rpartition("/")[0] != folder:
+            continue
+        try:
+            entry = read_entry(store, stored_entry.found)
+        except CompcacheError:
+            continue  # a finding of its own
+        if modules == layout.modules(entry.configuration_key, start_up_key(entry)):
+            yield traced_modules(entry)
+
+
+def traced_modules(entry: Entry) -> list[str]:
+    """The modules whose sources are factors of a start-up."""
+    return sorted(name.removeprefix("source.") for name in entry.factors.own if name.startswith("source."))
+
+
+def start_up_key(entry: Entry) -> str:
+    """The key of a start-up before its sources are known, by which its modules.json is named."""
+    own = {name: value for name, value in entry.factors.own.items() if not name.startswith("source.")}
+    return Factors(entry.factors.shared, own).program_key
 
 
 def _leftovers(store: Store, stored: Contents) -> Iterator[Finding]:

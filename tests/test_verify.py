@@ -147,7 +147,7 @@ def test_shared_factors_and_modules(root: Path) -> None:
     folder = filled.path_of(root, graph(root)).parent
     (folder / "config.json").write_bytes(b'{"model.name": "another"}')
     (folder / ("a" * 32 + ".modules.json")).write_bytes(b"[")
-    (folder / ("b" * 32 + ".modules.json")).write_bytes(b"{}")
+    (folder / ("b" * 32 + ".modules.json")).write_bytes(b"[]")
     assert kinds(root) == [("damaged", "a" * 32 + ".modules.json"), ("damaged", "config.json")]
 
 

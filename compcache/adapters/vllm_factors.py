@@ -246,7 +246,11 @@ def plugin_digests() -> dict[str, JsonValue]:
         for point in entry_points(group=group):
             if point.module.split(".")[0] == "compcache" or (allowed is not None and point.name not in allowed):
                 continue
-            result[f"{group}:{point.value}"] = environment.package_digest(point.module.partition(".")[0])
+            package = point.module.partition(".")[0]
+            # vLLM's own plugins are small modules beside the whole of vLLM, whose sources are factors elsewhere.
+            own = package == "vllm"
+            digest = environment.module_digest(point.module) if own else environment.package_digest(package)
+            result[f"{group}:{point.value}"] = digest
     return result
 
 

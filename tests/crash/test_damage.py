@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pickle
 import resource
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import filled
 import pytest
+from spoils import SPOILS, Spoil, flip
 
 from compcache.cache import Cache, Draft
 from compcache.entry import Entry
@@ -25,68 +25,7 @@ FACTORS = Factors({"model.name": "m"}, {"range": "8"})
 
 FILES = 6
 """How many files a first publication writes: the tag, the lease, two blobs, the shared factors, the entry."""
-Spoil = Callable[[Path], None]
-
-
-def cut(part: Callable[[int], int]) -> Spoil:
-    def spoil(path: Path) -> None:
-        data = path.read_bytes()
-        path.write_bytes(data[: part(len(data))])
-
-    return spoil
-
-
-def flip(place: Callable[[int], int]) -> Spoil:
-    def spoil(path: Path) -> None:
-        data = bytearray(path.read_bytes())
-        data[place(len(data))] ^= 1
-        path.write_bytes(data)
-
-    return spoil
-
-
-def symlink(path: Path) -> None:
-    path.rename(path.with_suffix(".aside"))
-    path.symlink_to(path.with_suffix(".aside"))
-
-
-def fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path, 0o600)
-
-
-def directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def pickled(path: Path) -> None:
-    path.write_bytes(pickle.dumps(Bomb(str(path.with_suffix(".ran")))))
-
-
-class Bomb:
-    """Runs code when it is unpickled."""
-
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return open, (self.mark, "w")
-
-
 KINDS = ("entry", "artifact", "kernel")
-SPOILS: dict[str, Spoil] = {
-    "cut at 0": cut(lambda n: 0),
-    "cut at half": cut(lambda n: n // 2),
-    "cut at n-1": cut(lambda n: n - 1),
-    "first bit flipped": flip(lambda n: 0),
-    "a bit flipped": flip(lambda n: n // 2),
-    "last bit flipped": flip(lambda n: n - 1),
-    "a pickle": pickled,
-    "a symlink": symlink,
-    "a fifo": fifo,
-    "a directory": directory,
-}
 
 
 @pytest.fixture
