@@ -7,6 +7,7 @@ name only, the factors compared as a whole, every byte checked against its diges
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from compcache import __version__, lease
 from compcache.config import Settings
 from compcache.entry import (
     MAX_ENTRY_BYTES,
+    MAX_RAW_BYTES,
     Assembly,
     BlobRef,
     Entry,
@@ -39,6 +41,8 @@ COMPRESS_FROM = 512
 """Blobs of fewer bytes are stored raw."""
 REFRESH_SECONDS = 3600.0
 RETRY_SECONDS = 0.02
+MOST_LOST = 50
+"""How often a lease is tried for that nobody seems to hold."""
 NEAREST_LIMIT = 200
 """How many stored entries an explanation of a miss looks at."""
 
@@ -118,7 +122,20 @@ class Cache:
 
     def blob(self, ref: BlobRef) -> bytes:
         """The verified, decoded bytes of a blob. Raises NotStored or Damaged (after quarantining it)."""
-        return self._healing(layout.blob(ref.digest), ref.size, lambda data: decoded(ref, data))
+        name = layout.blob(ref.digest)
+        try:
+            return decoded(ref, self.store.read(name, ref.size))
+        except Damaged as error:
+            if self._blob_is_sound(ref):
+                raise Damaged(f"the entry is wrong about a sound blob: {error}") from error
+        return self._healing(name, ref.size, lambda data: decoded(ref, data))
+
+    def _blob_is_sound(self, ref: BlobRef) -> bool:
+        """Whether the bytes are those of the name: then the reference lies about them, and others may be right."""
+        try:
+            return digest_of(self.store.read(layout.blob(ref.digest), MAX_RAW_BYTES)) == ref.digest
+        except Damaged:
+            return False
 
     def _healing(self, name: str, limit: int, parse: Callable[[bytes], T]) -> T:
         """Read and parse; damage is looked at twice (a torn read on a network mount heals), then quarantined."""
@@ -159,6 +176,8 @@ class Cache:
         """
         present = self.find(draft.factors)
         if present is not None and self._blobs_sound(present):
+            # A prune that was planned before must see that it is in use again.
+            self.store.refresh(layout.entry(present.configuration_key, present.program_key))
             return present
         blobs = tuple(self._publish_blob(part) for part in draft.parts)
         entry = Entry(
@@ -191,8 +210,18 @@ class Cache:
         for part, ref in zip(draft.parts, entry.blobs, strict=True):
             if not self._has(ref):
                 self._publish_blob(part)
+        self._check_programs(entry)
         reached("publish.checked")
         return entry
+
+    def _check_programs(self, entry: Entry) -> None:
+        """A start-up whose programs were pruned while it was published is taken back. Raises StoreError."""
+        for ref in entry.programs:
+            try:
+                self.entry_of(entry.configuration_key, ref.program_key)
+            except (NotStored, Damaged) as error:
+                self.store.remove(layout.entry(entry.configuration_key, entry.program_key))
+                raise StoreError(errno.ENOENT, f"a program that it needs is gone: {ref.program_key}") from error
 
     def _publish_blob(self, part: Part) -> BlobRef:
         ref, data = encoded(part)
@@ -257,10 +286,14 @@ class Cache:
 
     def _lease_or_ready(self, key: str, ready: Callable[[], bool]) -> lease.Lease | None:
         watch = lease.Watch(self.store, key)
+        lost = 0
         while (held := lease.acquire(self.store, key)) is None:
             if self.budget.left <= 0 or lease.wait_until(ready, watch, self.budget, say=self.session.say):
                 return None
             # Nobody has it, and yet it was taken: lost a race, or a stale view. The next try is paid for, too.
+            lost += 1
+            if lost > MOST_LOST:
+                return None  # a lease that cannot be cleared (another user's): without one, everybody compiles
             time.sleep(RETRY_SECONDS)
             self.budget.spend(RETRY_SECONDS)
         # Only after the lease is held can nobody else publish between this look and the compile.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ def _file_values(environment: Mapping[str, str], warnings: list[str]) -> dict[st
         if "COMPCACHE_CONFIG" in environment:
             warnings.append(f"{path} does not exist")
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         # A home that this user may not even enter (HOME=/root in a pod) holds no settings of theirs.
         foreign = path is not None and isinstance(error, PermissionError) and not os.access(path.parent, os.X_OK)
         if not foreign or "COMPCACHE_CONFIG" in environment:
@@ -146,8 +147,8 @@ def _settings(values: dict[str, Any], environment: Mapping[str, str], warnings: 
     trust = _trust(values.get("trust_owner", ""))
     usual = Limits()
     settings = {
-        "directory": read("dir", _directory, root / "store"),
-        "state": read("state", _directory, root / "state"),
+        "directory": read("dir", directory, root / "store"),
+        "state": read("state", directory, root / "state"),
         "wait_seconds": read("wait", _seconds, 240.0),
         "store_seconds": read("store_seconds", _seconds, 60.0),
         "limits": Limits(
@@ -184,8 +185,19 @@ def _cache_root(environment: Mapping[str, str], warnings: list[str]) -> Path:
             return candidate / "compcache"
     # A name per user; nothing in it is used unless this user owns it.
     fallback = Path(environment.get("TMPDIR") or "/tmp") / f"compcache-{os.getuid()}"  # noqa: S108
+    _refuse_foreign(fallback)
     warnings.append(f"no writable home; using {fallback} (set COMPCACHE_DIR to choose)")
     return fallback
+
+
+def _refuse_foreign(fallback: Path) -> None:
+    """Anybody may have made a folder of that name in TMPDIR. Raises ConfigError unless it is this user's alone."""
+    try:
+        info = os.lstat(fallback)
+    except OSError:
+        return
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+        raise ConfigError(f"no writable home, and {fallback} is not this user's alone: set COMPCACHE_DIR")
 
 
 def _can_write(path: Path) -> bool:
@@ -213,7 +225,8 @@ def _trust(value: Any) -> Trust:
     return Trust(gid=number) if match[1] else Trust(uid=number)
 
 
-def _directory(value: Any) -> Path:
+def directory(value: Any) -> Path:
+    """The path that was written, "~" expanded. Raises ConfigError."""
     if not _text(value).strip() or "\0" in value:
         raise ConfigError(f"{value!r} is not a path")
     try:

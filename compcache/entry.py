@@ -116,7 +116,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         _require(self.kind in KINDS, "a known kind")
-        _require(isinstance(self.compile_seconds, (int, float)) and self.compile_seconds >= 0, "compile seconds")
+        _require(isinstance(self.compile_seconds, (int, float)) and 0 <= self.compile_seconds < 1e12, "compile seconds")
         _require(self.signature is None or isinstance(self.signature, Mapping), "a signature that is an object")
         if self.assembly is not None:
             for piece in self.assembly.pieces:

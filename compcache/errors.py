@@ -6,6 +6,8 @@ a miss, are counted, and are said once.
 
 from __future__ import annotations
 
+import errno
+
 
 class CompcacheError(Exception):
     """Base of every error raised by compcache."""
@@ -25,6 +27,11 @@ class StoreError(CompcacheError, OSError):
 
 class NotStored(StoreError, FileNotFoundError):
     """There is nothing under that name. The ordinary miss."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is there for sure: an error of the moment (ESTALE, EBUSY) is a miss that tells less."""
+        return self.errno in (None, errno.ENOENT, errno.ENOTDIR)
 
 
 class Untrusted(StoreError, PermissionError):

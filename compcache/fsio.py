@@ -248,10 +248,18 @@ def remove(path: Path) -> None:
 
 
 def put_back(source: Path, target: Path) -> None:
-    """Undo a :func:`move` unless a new file has the name by now."""
-    with contextlib.suppress(OSError):
+    """Undo a :func:`move` unless a new file has the name by now. A file that cannot be put back stays where it is."""
+    try:
         _retried(os.link, source, target)
         reached("file.put_back")
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno in _NO_LINKS and not os.path.lexists(target):
+            with contextlib.suppress(OSError):
+                _retried(os.rename, source, target)
+                reached("file.put_back")
+        return
     with contextlib.suppress(OSError):
         os.unlink(source)
 

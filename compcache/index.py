@@ -19,17 +19,17 @@ import contextlib
 import errno
 import functools
 import json
-import math
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compcache import fsio
 from compcache.errors import Damaged, StoreError
+from compcache.records import StoreSize, Usage, Use, parsed_size, parsed_usage, text_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BUSY_SECONDS = 5.0
 """How long a call waits for another process that writes."""
-MAX_VALUE = 4096
-"""Characters of one record; a longer one is not ours."""
 _FILES = ("cache.db-wal", "cache.db-shm", "cache.db-journal", "cache.db")
 """In the order in which they are discarded: a log that outlives its database would be replayed into the next one."""
 _KEY = re.compile(r"[0-9a-f]{32} ")
@@ -63,43 +61,6 @@ _COUNTS = ("count", "size", "hits", "misses")
 # sqlite_errorcode & 0xff: PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL, AUTH.
 # They tell of the moment; the file may well be sound.
 _SOUND = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14, 15, 23})
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """A program was loaded from the store of that label, ``at`` a Unix time; it stood for ``seconds_saved``."""
-
-    program_key: str
-    store: str
-    seconds_saved: float
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What this host knows of one program, or of all: ``last_used`` is a Unix time."""
-
-    hits: int = 0
-    seconds_saved: float = 0.0
-    last_used: float = 0.0
-
-    def and_(self, other: Usage) -> Usage:
-        return Usage(
-            self.hits + other.hits, self.seconds_saved + other.seconds_saved, max(self.last_used, other.last_used)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSize:
-    """What this host believes a store to hold: ``measured`` by a scan then (Unix time), plus what it published since.
-
-    ``next_sweep`` is the Unix time before which no scan is made again, whatever the size.
-    """
-
-    bytes: int = 0
-    files: int = 0
-    measured: float = 0.0
-    next_sweep: float = 0.0
 
 
 class Index:
@@ -144,11 +105,11 @@ class Index:
         """Count what was published into a store; what it holds then, or None if it was never measured by this host."""
         key = _SIZE + _label(store)
         if not size and not files:
-            return _parsed_size(self._texts(key, key).get(key))
+            return parsed_size(self._texts(key, key).get(key))
 
         def add(database: Any) -> StoreSize | None:
             with database.transact():
-                known = _parsed_size(_value(database, key))
+                known = parsed_size(_value(database, key))
                 if known is None:
                     return None
                 total = replace(known, bytes=known.bytes + size, files=known.files + files)
@@ -162,7 +123,7 @@ class Index:
         self._writing(lambda database: database.set(_SIZE + _label(store), json.dumps(asdict(measured))))
 
     def _rows(self, low: str, high: str) -> dict[str, Usage]:
-        parsed = ((key, _parsed(value)) for key, value in self._texts(low, high).items())
+        parsed = ((key, parsed_usage(value)) for key, value in self._texts(low, high).items())
         return {key: usage for key, usage in parsed if usage is not None}
 
     def _texts(self, low: str, high: str) -> dict[str, str]:
@@ -288,8 +249,8 @@ def _label(store: str) -> str:
 def _add(database: Any, added: dict[str, Usage]) -> None:
     with database.transact():
         for key, more in added.items():
-            before = _parsed(_value(database, key)) or Usage()
-            database.set(key, _text(before.and_(more)))
+            before = parsed_usage(_value(database, key)) or Usage()
+            database.set(key, text_of(before.and_(more)))
 
 
 def _drop(database: Any, keys: list[str]) -> None:
@@ -303,37 +264,6 @@ def _value(database: Any, key: str) -> object:
         return database.get(key)
     except Damaged:  # a planted row: it counts as absent, and is overwritten
         return None
-
-
-def _text(usage: Usage) -> str:
-    return json.dumps({"hits": usage.hits, "saved": round(usage.seconds_saved, 3), "used": round(usage.last_used, 3)})
-
-
-def _parsed(value: object) -> Usage | None:
-    """The usage in a record; None if it is not one of ours."""
-    if not isinstance(value, str) or len(value) > MAX_VALUE:
-        return None
-    try:
-        record = json.loads(value)
-        usage = Usage(int(record["hits"]), float(record["saved"]), float(record["used"]))
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        return None
-    sound = all(math.isfinite(n) and 0 <= n < 1e15 for n in (usage.hits, usage.seconds_saved, usage.last_used))
-    return usage if sound else None
-
-
-def _parsed_size(value: object) -> StoreSize | None:
-    if not isinstance(value, str) or len(value) > MAX_VALUE:
-        return None
-    try:
-        record = json.loads(value)
-        size = StoreSize(
-            int(record["bytes"]), int(record["files"]), float(record["measured"]), float(record["next_sweep"])
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        return None
-    sound = all(math.isfinite(n) and 0 <= n < 1e18 for n in (size.bytes, size.files, size.measured, size.next_sweep))
-    return size if sound else None
 
 
 def _is_broken(error: sqlite3.Error) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from compcache.entry import KINDS, MAX_ENTRY_BYTES, BlobRef, Entry, ProgramRef, parse_entry, parse_summary
 from compcache.errors import Damaged, NotStored, StoreError
 from compcache.factors import JsonValue
-from compcache.index import Usage
+from compcache.records import Usage
 from compcache.store import layout
 from compcache.store.protocol import Found, Store
 
@@ -163,8 +163,9 @@ def _config_of(name: str) -> str | None:
 def _add_entry(store: Store, found: Found, name: layout.EntryName, into: Contents) -> None:
     try:
         into.entries.append(read_summary(store, found, name))
-    except NotStored:
-        return  # gone since the scan
+    except NotStored as error:
+        if not error.gone:  # prune must not take what it cannot read now for what is not there
+            into.skipped.append(Skipped(found.name, "unread", error.strerror or str(error), found))
     except Damaged as error:
         into.skipped.append(Skipped(found.name, "damaged", str(error), found))
     except StoreError as error:
@@ -183,7 +184,7 @@ def _slim(found: Found, name: layout.EntryName, summary: Mapping[str, Any]) -> S
             compile_seconds=float(summary["compile_seconds"]),
             display=_display(json.dumps(summary["display"])),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Damaged(f"not an entry: {type(error).__name__}: {error}") from error
 
 

@@ -1,10 +1,10 @@
 """Leases: "I am compiling this". They save work; correctness never depends on one.
 
 A lease is a file in the store, made with ``create`` (one wins). It names its owner: a random token, the host's
-identity, the process and its start time. On the owner's host a dead process is seen at once. From other hosts a
-lease is stale when it has not been renewed for ``STALE_SECONDS`` of the *waiter's* own monotonic clock; clocks of two
-hosts are never compared. Renewals are capped, so that a process that hangs in its compiler does not hold others
-for ever.
+identity, the process and its start time. On the owner's host a dead process is seen at once. Otherwise a lease is stale
+when it has not been renewed for ``STALE_SECONDS`` of the *waiter's* own monotonic clock, whether its owner lives or
+not; clocks of two hosts are never compared. Renewals are capped, so that a process that hangs in its compiler, or
+could not remove its lease, does not hold others for ever.
 """
 
 from __future__ import annotations
@@ -133,14 +133,15 @@ class Watch:
         except NotStored:
             return ""
         owner = _owner(content or b"")
-        if content is not None and owner.get("host") == host_identity():
-            start = process_start(owner["pid"])
-            given_up = owner["pid"] == os.getpid() and content not in _held
-            if start and start == owner.get("start") and not given_up:
-                return f"process {owner['pid']}"
-            self._store.take(self._name, content)
-            return ""
-        return self._elsewhere(content)
+        if content is None or owner.get("host") != host_identity():
+            return self._renewed(content, "another host")
+        start = process_start(owner["pid"])
+        given_up = owner["pid"] == os.getpid() and content not in _held
+        if start and start == owner.get("start") and not given_up:
+            # Alive, and yet it may have given the lease up without being able to remove it, or hang: it must renew.
+            return self._renewed(content, f"process {owner['pid']}")
+        self._store.take(self._name, content)
+        return ""
 
     def _content(self) -> bytes | None:
         """The lease as it is; None if it cannot be read. Raises NotStored if there is none."""
@@ -151,8 +152,8 @@ class Watch:
         except (StoreError, Damaged):
             return None
 
-    def _elsewhere(self, content: bytes | None) -> str:
-        """Another host's lease, or an unreadable one: alive while its mtime moves."""
+    def _renewed(self, content: bytes | None, who: str) -> str:
+        """``who``, while the lease's mtime moves; nobody once it has not for STALE_SECONDS of this process's clock."""
         renewed = max((f.mtime for f in self._store.scan("leases") if f.name == self._name), default=0.0)
         now = self._monotonic()
         if (content, renewed) != self._seen:
@@ -160,7 +161,7 @@ class Watch:
         elif now - self._since > STALE_SECONDS:
             self._clear(content)
             return ""
-        return "another host"
+        return who
 
     def _clear(self, content: bytes | None) -> None:
         """Remove a stale lease. One that was replaced meanwhile is somebody's live one, and stays."""
@@ -176,7 +177,7 @@ def _owner(content: bytes) -> dict[str, Any]:
     try:
         owner = json.loads(content)
         return owner if isinstance(owner, dict) and isinstance(owner.get("pid"), int) else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

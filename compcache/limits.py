@@ -17,8 +17,10 @@ from compcache.cache import REFRESH_SECONDS, Cache
 from compcache.config import Limits
 from compcache.errors import StoreError
 from compcache.factors import key_of
-from compcache.index import Index, StoreSize
+from compcache.index import Index
 from compcache.inventory import contents
+from compcache.records import StoreSize
+from compcache.store import layout
 
 LOW_WATER = 0.9
 MEASURED_SECONDS = 86400.0
@@ -26,6 +28,7 @@ MEASURED_SECONDS = 86400.0
 AGAIN_SECONDS = 600.0
 """Between two sweeps of a store whose size cannot be brought below its limits."""
 SWEEP_SECONDS = 10.0
+LEASE_SECONDS = 3600.0
 IN_USE_SECONDS = REFRESH_SECONDS + 600.0
 """What was used this recently may be loading now: its mtime need not have been refreshed since."""
 SWEEP_KEY = key_of({"compcache": "sweep"})
@@ -64,7 +67,7 @@ def keep(cache: Cache, index: Index, *, monotonic: Callable[[], float] = time.mo
             return None
     held = lease.acquire(cache.store, SWEEP_KEY, renew=False)
     if held is None:
-        lease.Watch(cache.store, SWEEP_KEY).holder()  # clears the lease of a dead process of this host
+        _clear_dead(cache, now)
         return None
     try:
         return _sweep(cache, index, limits, monotonic)
@@ -74,6 +77,16 @@ def keep(cache: Cache, index: Index, *, monotonic: Callable[[], float] = time.mo
         raise
     finally:
         held.release()
+
+
+def _clear_dead(cache: Cache, now: float) -> None:
+    """A sweep takes seconds: the lease of a dead process of this host goes at once, any other after LEASE_SECONDS."""
+    if not lease.Watch(cache.store, SWEEP_KEY).holder():
+        return
+    name = layout.lease(SWEEP_KEY)
+    for found in cache.store.scan("leases"):
+        if found.name == name and now - found.mtime > LEASE_SECONDS:
+            cache.store.discard(name, found.mtime)
 
 
 def exceeds(size: int, files: int, limits: Limits) -> bool:

@@ -29,6 +29,8 @@ from compcache.store.protocol import Found, Store
 
 GRACE_SECONDS = 3600.0
 """Blobs younger than this may belong to a program that is being published."""
+SLACK_SECONDS = 3600.0
+"""How far the clocks of two hosts may differ before what was just used counts as old."""
 LEFTOVER_SECONDS = 86400.0
 """What a killed process left in tmp/, trash/ or leases/ is nobody's after a day: no lease is renewed that long."""
 
@@ -154,8 +156,9 @@ class _Planning:
         for last_use, found, entry in candidates:
             if not full():
                 break
-            # A last use in the future (a clock that was ahead) protects no entry for ever.
-            if not 0 <= self.now - last_use < self.in_use:
+            # A server's clock may be ahead of ours; a last use in the far future protects no entry for ever.
+            ahead = SLACK_SECONDS if self.in_use else 0.0
+            if not -ahead <= self.now - last_use < self.in_use:
                 self._go(found, entry, "size")
         return self._result(others)
 

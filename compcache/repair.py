@@ -11,11 +11,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compcache.errors import CompcacheError, StoreError
+from compcache.cache import decoded, digest_of
+from compcache.entry import MAX_RAW_BYTES
+from compcache.errors import CompcacheError, Damaged, NotStored, StoreError
 from compcache.factors import canonical
 from compcache.inventory import Contents, contents, read_entry
 from compcache.store import layout
-from compcache.store.protocol import Store
+from compcache.store.protocol import Found, Store
 from compcache.verify import Finding, Report, start_up_key, traced_modules, verify
 
 _SET_ASIDE = ("damaged", "missing blob", "missing program")
@@ -51,11 +53,39 @@ def _mended(store: Store, stored: Contents, finding: Finding) -> Repair:
             return Repair(finding, "written again")
         if finding.kind not in _SET_ASIDE:
             return Repair(finding, "", "not for compcache to remove: look at it")
+        if not _still(store, finding):
+            return Repair(finding, "mended since", "")
         if store.quarantine(finding.name, finding.detail):
             return Repair(finding, "set aside")
         return Repair(finding, "", "it could not be moved: it belongs to another user, or is gone")
     except StoreError as error:
         return Repair(finding, "", error.strerror or str(error))
+
+
+def _still(store: Store, finding: Finding) -> bool:
+    """Whether a finding holds at this moment: looking at a large store takes minutes, and starts heal it meanwhile."""
+    if digest := layout.parse_blob_name(finding.name):
+        try:
+            return digest_of(store.read(finding.name, MAX_RAW_BYTES)) != digest
+        except NotStored:
+            return False
+        except Damaged:
+            return True
+    folder = finding.name.rpartition("/")[0]
+    now = verify(store, folder).damage
+    return any(f.name == finding.name and f.kind == finding.kind for f in now) or _lies(store, finding.name)
+
+
+def _lies(store: Store, name: str) -> bool:
+    """Whether an entry is wrong about a blob."""
+    try:
+        for ref in read_entry(store, Found(name, 0, 0.0)).blobs:
+            decoded(ref, store.read(layout.blob(ref.digest), MAX_RAW_BYTES))
+    except Damaged:
+        return True
+    except StoreError:
+        return False
+    return False
 
 
 def _content(store: Store, stored: Contents, name: str) -> bytes | None:

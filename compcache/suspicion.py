@@ -89,6 +89,8 @@ def suspected(state: Path, entry: Entry) -> str:
     for path in _records(state / "loads", entry.program_key, entry.digest):
         if _alive(path):
             continue
+        if not _owner(path):
+            continue  # a record that nobody can trust, or read, tells nothing
         if cause := _cause(path):
             return f"a process died of it here: {cause}"
         unseen += 1

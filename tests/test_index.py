@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from compcache.errors import Damaged, StoreError, Untrusted
-from compcache.index import Index, Usage, Use
+from compcache.index import Index
+from compcache.records import Usage, Use
 
 A, B = "a" * 32, "b" * 32
 

@@ -9,8 +9,8 @@ import pytest
 
 from compcache.cache import Draft, Part
 from compcache.factors import Factors
-from compcache.index import Usage
 from compcache.inventory import contents, inventory
+from compcache.records import Usage
 from compcache.store.memory import MemoryStore
 
 

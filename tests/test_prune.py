@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from prune_case import DAY, HOUR, Case, name_of
 
 from compcache import lease
 from compcache.cache import Draft, Part
-from compcache.entry import ProgramRef
+from compcache.entry import Entry, ProgramRef
 from compcache.factors import Factors
 from compcache.prune import execute, plan
 from compcache.store import layout
+from compcache.testing.filesystems import Every, hostile
 from compcache.verify import verify
 
 
@@ -243,11 +245,36 @@ def test_no_blob_goes_while_an_entry_cannot_be_read(tmp_path: Path) -> None:
     assert filled.snapshot(root) == before
 
 
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EBUSY])
+def test_no_blob_goes_while_a_network_mount_does_not_answer(tmp_path: Path, number: int) -> None:
+    root = tmp_path / "store"
+    cache = filled.cache_at(root)
+    graphs, _ = filled.piecewise(cache)
+    entry = str(filled.path_of(root, graphs[0]))
+    filled.make_old(root, 2 * DAY)
+
+    class OneEntry(Every):
+        """Opening that entry fails."""
+
+        def before(self, call: str, paths: tuple[str, ...]) -> None:
+            if call == "open" and paths[0] == entry:
+                super().before(call, paths)
+
+    before = filled.snapshot(root)
+    with hostile(root, OneEntry(1, number)):
+        planned = plan(cache.store, max_size=0)
+        assert planned.spares_blobs
+        execute(cache.store, planned)
+    after = filled.snapshot(root)
+    assert {n for n in before if "/blobs/" in n} == {n for n in after if "/blobs/" in n}
+
+
 def test_programs_that_name_each_other_in_a_circle(case: Case) -> None:
     factors = [Factors({"s": 1}, {"n": number}) for number in range(3)]
     for number, one in enumerate(factors):
         refs = (ProgramRef(factors[(number + 1) % 3].program_key),)
-        case.cache.publish(Draft("start-up", one, (Part("segment", b"x"),), programs=refs))
+        entry = Entry("start-up", one, (), programs=refs)
+        case.store.create(name_of(entry), entry.to_bytes())
     case.clock.now += 2 * HOUR
     case.prune(max_size=0)
     assert case.names() == set()

@@ -60,6 +60,7 @@ class TestBetweenPlanAndExecution:
 
         def late(name: str, mtime: float) -> bool:
             if name == name_of(start_up):
+                case.clock.now += 1
                 case.store.refresh(name)
             return discard(name, mtime)
 

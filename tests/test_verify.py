@@ -11,6 +11,7 @@ import pytest
 
 from compcache.cache import Draft, Part
 from compcache.entry import Entry
+from compcache.errors import Damaged
 from compcache.store import layout
 from compcache.verify import Report, verify
 
@@ -82,7 +83,12 @@ def test_an_entry_that_is_wrong_about_a_sound_blob(root: Path, lie: str) -> None
     wrong = dataclasses.replace(kernel, **{lie: getattr(kernel, lie) + 1})
     other = dataclasses.replace(entry, factors=entry.factors.with_own({"more": 1}), blobs=(wrong,))
     store.create(layout.entry(other.configuration_key, other.program_key), other.to_bytes())
-    assert kinds(root) == [("damaged", kernel.digest)]
+    assert kinds(root) == [("damaged", f"{other.program_key}.json")]
+    cache = filled.cache_at(root)
+    with pytest.raises(Damaged, match="wrong about a sound blob"):
+        cache.blob(wrong)
+    assert cache.blob(kernel), "what one entry says wrong took a blob from all others"
+    assert not list((root / "v1/quarantine").iterdir())
 
 
 @pytest.mark.parametrize("damage", CUT)

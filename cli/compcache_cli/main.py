@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -73,7 +72,7 @@ def options(
         raise typer.BadParameter("it must be the path of a directory", param_hint="--store")
     settings = config.load()
     if store is not None:
-        settings = dataclasses.replace(settings, directory=Path(store).expanduser())
+        settings = dataclasses.replace(settings, directory=config.directory(store))
     for warning in settings.warnings:
         render.say(warning)
     context.obj = Place(settings)

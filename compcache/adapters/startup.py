@@ -104,7 +104,7 @@ def find(cache: Cache, factors: Factors) -> Entry | None:
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             return None
         return cache.find(factors.with_own(source_factors(names)))
-    except (NotStored, Damaged, FactorError, ValueError):
+    except (NotStored, Damaged, FactorError, ValueError, RecursionError):
         return None
 
 
@@ -137,7 +137,7 @@ def ready(cache: Cache, entry: Entry, own_file: str) -> Ready:
     except (NotStored, Damaged, KeyError) as error:
         vouched = _vouched(entry, own_file)
         if vouched is None:
-            if cache.writes:
+            if cache.writes and not (isinstance(error, NotStored) and not error.gone):
                 cache.store.quarantine(layout.entry(entry.configuration_key, entry.program_key), str(error))
             raise Damaged(f"the stored start-up is not whole: {error}") from error
         data = vouched

@@ -23,14 +23,14 @@ from compcache.adapters import graph, startup, vllm_factors, vllm_hooks
 from compcache.adapters.imports import when_imported
 from compcache.adapters.inductor import Kernels
 from compcache.adapters.own_file import vouch, vouched
-from compcache.adapters.startup import GraphRecord, StartUp
+from compcache.adapters.startup import GraphRecord, Ready, StartUp
 from compcache.adapters.vllm_gaps import finalize_loading, force_aot_load, plain_backend_name, traced
 from compcache.adapters.vllm_report import ReadyReport
 from compcache.cache import Cache
 from compcache.config import Settings
 from compcache.entry import Entry
 from compcache.environment import predicted_isa
-from compcache.errors import ConfigError, Damaged, FactorError, NotStored, RequiredMiss
+from compcache.errors import Damaged, FactorError, NotStored, RequiredMiss
 from compcache.session import Session, explained, to_stderr
 
 _adapter: Adapter | None = None
@@ -43,7 +43,7 @@ def register() -> None:
         return
     try:
         settings = config.load()
-    except ConfigError as error:
+    except Exception as error:  # whatever is wrong with the settings: vLLM calls plugins unguarded
         to_stderr(f"off: {error}")
         return
     if settings.mode == "off":
@@ -170,12 +170,10 @@ class Adapter:
                 return None
         if entry is None:
             return None
-        try:
-            found = startup.ready(self.cache, entry, own_file)
-        except (NotStored, Damaged) as error:
-            self.session.fault("a stored start-up is bad", error)
-            current.lease = current.lease or self.cache.compile_or_wait(current.key, lambda: False)
+        found = self._ready_or_healed(current, entry, own_file)
+        if found is None:
             return None
+        entry = found.entry
         load = suspicion.watched(self.settings.state, entry)
         with fsio.private_file(found.data) as private, self.kernels.serving(found.kernels), finalize_loading():
             loaded = original(model, str(private))
@@ -192,6 +190,27 @@ class Adapter:
             self.report.loads.append(load)
         self.report.when_ready()
         return loaded
+
+    def _ready_or_healed(self, current: StartUp, entry: Entry, own_file: str) -> Ready | None:
+        """The start-up's verified parts. A bad one is compiled again by one process; others wait for another entry."""
+        try:
+            return startup.ready(self.cache, entry, own_file)
+        except (NotStored, Damaged) as error:
+            self.session.fault("a stored start-up is bad", error)
+        bad = entry.digest
+
+        def healed() -> Entry | None:
+            found = startup.find(self.cache, current.factors)
+            return found if found is not None and found.digest != bad else None
+
+        if current.lease is None:
+            current.lease = self.cache.compile_or_wait(current.key, lambda: healed() is not None)
+        if (other := healed()) is None:
+            return None
+        try:
+            return startup.ready(self.cache, other, own_file)
+        except (NotStored, Damaged):
+            return None
 
     def _find_or_wait(self, current: StartUp) -> Entry | None:
         """The start-up's entry; None if this process is to compile it, with the lease if there is one to be had."""

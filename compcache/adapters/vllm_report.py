@@ -8,7 +8,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from compcache import limits
-from compcache.index import Index, Use
+from compcache.index import Index
+from compcache.records import Use
 from compcache.session import explained, size_text
 from compcache.suspicion import Load
 

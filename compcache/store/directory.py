@@ -57,6 +57,7 @@ class DirectoryStore:
         if not stat.S_ISDIR(info.st_mode):
             raise StoreError(errno.ENOTDIR, f"{self.root} is not a directory")
         self.trust.check(info, str(self.root))
+        self._check_folders()
         if not os.path.isdir(self._base):
             names: list[str] = []
             with contextlib.suppress(OSError):  # around the listing alone: UnknownFormat is an OSError too
@@ -67,6 +68,17 @@ class DirectoryStore:
             if newer:
                 raise UnknownFormat(f"{self.root} is a store of format {newer[-1]}, which this version cannot read")
             raise NotStored(errno.ENOENT, f"no store at {self.root}")
+
+    def _check_folders(self) -> None:
+        """The tree's own folders: real ones, whose owner and mode are trusted. Raises Untrusted."""
+        for folder in (self._base, *(self._base / name for name in layout.FOLDERS)):
+            try:
+                info = os.lstat(folder)
+            except OSError:
+                continue
+            if not stat.S_ISDIR(info.st_mode):
+                raise Untrusted(errno.EACCES, f"{folder} is not a directory")
+            self.trust.check(info, str(folder))
 
     def read(self, name: str, limit: int) -> bytes:
         path = f"{self._base_text}/{_checked(name)}"

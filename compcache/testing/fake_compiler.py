@@ -98,4 +98,15 @@ def get_or_compile(
     finally:
         if lease is not None:  # released at publication: what is loaded afterwards holds up nobody
             lease.release()
-    return made if entry is None else cache.guarded("nothing is loaded", lambda: loaded(cache, entry), made)
+    return made if entry is None else _winner(cache, entry) or made
+
+
+def _winner(cache: Cache, entry: Entry) -> bytes | None:
+    """The stored program's bytes; None if it has been pruned, or damaged, since it was published."""
+
+    def load() -> bytes | None:
+        with contextlib.suppress(NotStored, Damaged):
+            return loaded(cache, entry)
+        return None
+
+    return cache.guarded("nothing is loaded", load, None)

@@ -11,7 +11,8 @@ import filled
 import pytest
 from typer.testing import Result
 
-from compcache.index import Index, Use
+from compcache.index import Index
+from compcache.records import Use
 
 Run = Callable[..., Result]
 

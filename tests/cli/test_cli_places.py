@@ -131,3 +131,10 @@ def test_listing_imports_no_engine(root: Path) -> None:
     )
     found = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, check=True, timeout=120)
     assert found.stderr.splitlines()[-1] == b"[]"
+
+
+def test_a_home_that_nobody_has(run: Run) -> None:
+    result = run("--store", "~nosuchuser/x", "ls")
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
+    assert "nosuchuser" in result.stderr

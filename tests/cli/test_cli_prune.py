@@ -10,7 +10,8 @@ import filled
 import pytest
 from typer.testing import Result
 
-from compcache.index import Index, Use
+from compcache.index import Index
+from compcache.records import Use
 
 Run = Callable[..., Result]
 HOUR = 3600.0
@@ -66,10 +67,10 @@ def test_it_asks_and_no_means_no(root: Path, run: Run) -> None:
 
 
 def test_by_age_with_json(root: Path, run: Run, tmp_path: Path) -> None:
-    filled.make_old(root, 48 * HOUR)
     cache = filled.cache_at(root)
-    graphs, _ = filled.piecewise(cache, model="Qwen3 2x64")
     old = filled.graph(cache, "8").program_key
+    filled.make_old(root, 48 * HOUR)
+    graphs, _ = filled.piecewise(cache, model="Qwen3 2x64")
     index = Index(tmp_path / "store.state" / "index")
     index.record([Use(old, str(root), 1.0, 5.0), Use(graphs[0].program_key, str(root), 1.0, 5.0)])
     result = run("prune", "--max-age", "1d", "--yes", "--json")

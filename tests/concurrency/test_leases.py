@@ -54,7 +54,18 @@ def test_a_live_owner_keeps_it_however_long_it_takes(store: MemoryStore, clock: 
     for _ in range(10):
         assert watch.holder()
         clock.now += STALE_SECONDS
+        store.refresh(NAME)
     assert there(store)
+
+
+def test_a_live_owner_that_renews_no_more_is_not_waited_for(store: MemoryStore, clock: Clock) -> None:
+    """It hangs, or gave the lease up and could not remove it."""
+    held_by(store)
+    watch = Watch(store, KEY, monotonic=clock)
+    assert watch.holder()
+    clock.now += STALE_SECONDS + 1
+    assert watch.holder() == ""
+    assert not there(store)
 
 
 @pytest.mark.parametrize(("pid", "start"), [(2**22 + 1, "1"), (None, "another start"), (-1, ""), (None, "")])
@@ -138,7 +149,7 @@ def test_a_stale_lease_that_another_took_meanwhile_stays(store: MemoryStore, clo
     assert late.read(NAME, 100) == b'{"token": "new"}'
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"pid": "1"}', b"{" * 2000, b"x" * 5000])
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"pid": "1"}', b"{" * 2000, b"[" * 4000, b"x" * 5000])
 def test_a_lease_that_says_nothing_is_stale_in_time(store: MemoryStore, clock: Clock, content: bytes) -> None:
     store.replace(NAME, content)
     watch = Watch(store, KEY, monotonic=clock)

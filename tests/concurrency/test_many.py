@@ -97,9 +97,10 @@ def test_many_processes_at_one_store(tmp_path: Path) -> None:
 
 
 def _next_start(folder: Path) -> None:
-    """Every program is there or is compiled once more, and the store is sound then."""
+    """No entry is dead; every program is there or is compiled once more, and the store is sound then."""
     from compcache.factors import Factors
 
+    assert not verify(DirectoryStore(folder / "store", read_only=True)).damage
     cache: Cache = filled.cache_at(folder / "store")
     compiler = FakeCompiler(folder / "journal")
     for i in range(PROGRAMS):

@@ -17,8 +17,9 @@ from compcache import lease, limits, prune
 from compcache.adapters.startup import StartUp, find, publish_startup
 from compcache.cache import Cache
 from compcache.factors import Factors
-from compcache.index import Index, Use
+from compcache.index import Index
 from compcache.inventory import inventory
+from compcache.records import Use
 from compcache.repair import repair
 from compcache.store import layout
 from compcache.store.directory import DirectoryStore

@@ -16,7 +16,8 @@ import typer
 
 from compcache.config import Settings
 from compcache.errors import CompcacheError, NotStored
-from compcache.index import Index, Usage
+from compcache.index import Index
+from compcache.records import Usage
 from compcache.store.directory import DirectoryStore
 from compcache_cli import render
 

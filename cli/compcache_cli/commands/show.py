@@ -11,8 +11,8 @@ import typer
 from compcache.entry import Entry
 from compcache.errors import CompcacheError, NotStored
 from compcache.factors import JsonValue, shown
-from compcache.index import Usage
 from compcache.inventory import read_entry
+from compcache.records import Usage
 from compcache.store.protocol import Found, Store
 from compcache_cli import render
 from compcache_cli.commands import Place, place

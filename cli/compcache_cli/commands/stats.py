@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from compcache.index import Usage
 from compcache.inventory import Inventory, inventory
+from compcache.records import Usage
 from compcache_cli import render
 from compcache_cli.commands import place
 
