@@ -199,7 +199,7 @@ class Cache:
         created = self.store.create(name, data)
         reached("publish.entry")
         if created:
-            self._count(data)
+            self.count_published(len(data), 1)
         else:
             winner = self.find(entry.factors)
             if winner is not None and self._blobs_sound(winner):
@@ -229,7 +229,7 @@ class Cache:
         created = self.store.create(name, data)
         reached("publish.blob")
         if created:
-            self._count(data)
+            self.count_published(len(data), 1)
             return ref
         try:
             decoded(ref, self.store.read(name, ref.size))
@@ -259,9 +259,9 @@ class Cache:
             return False
         return True
 
-    def _count(self, data: bytes) -> None:
-        size, files = self._published
-        self._published = (size + len(data), files + 1)
+    def count_published(self, size: int, files: int) -> None:
+        """Add to what :meth:`take_published` gives."""
+        self._published = (self._published[0] + size, self._published[1] + files)
 
     def take_published(self) -> tuple[int, int]:
         """Bytes and files that this process added to the store since the last call."""

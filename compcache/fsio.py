@@ -147,6 +147,12 @@ def new_file(path: Path, mode: int) -> int:
     return descriptor
 
 
+def write_unsynced(path: Path, data: bytes) -> None:
+    """A new file of this user alone, for records that a power loss may take. Nothing waits for the disk."""
+    with open(new_file(path, 0o600), "wb", buffering=0) as file:
+        file.write(data)
+
+
 def write_temporary(directory: Path, data: bytes, mode: int) -> Path:
     """A new fsynced file with ``data`` in ``directory``; removed again if anything fails on the way."""
     path = directory / random_name()
@@ -223,16 +229,20 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def make_directory(path: Path, mode: int) -> None:
-    """Make a directory and its missing parents, each with ``mode`` whatever the umask is."""
+def make_directory(path: Path, mode: int, *, durable: bool = True) -> None:
+    """Make a directory and its missing parents, each with ``mode`` whatever the umask is.
+
+    Not ``durable`` is for records that a power loss may take: nothing waits for the disk.
+    """
     if os.path.isdir(path):
         return
-    make_directory(path.parent, mode)
+    make_directory(path.parent, mode, durable=durable)
     with contextlib.suppress(FileExistsError):
         _retried(os.mkdir, path, mode)
         reached("directory.made")
         _retried(os.chmod, path, mode)
-        sync_directory(path.parent)
+        if durable:
+            sync_directory(path.parent)
 
 
 def move(source: Path, target: Path) -> None:

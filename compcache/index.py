@@ -53,7 +53,7 @@ _SETTINGS: dict[str, Any] = {
     "sqlite_cache_size": 1 << 11,
     "sqlite_journal_mode": "wal",
     "sqlite_mmap_size": 0,
-    "sqlite_synchronous": 1,
+    "sqlite_synchronous": 0,  # statistics are not worth waiting for a disk while an engine starts
     "disk_min_file_size": _NO_FILES,
     "disk_pickle_protocol": 0,
 }
@@ -194,7 +194,7 @@ class Index:
 
     def _make(self) -> None:
         try:
-            fsio.make_directory(self.path, 0o700)
+            fsio.make_directory(self.path, 0o700, durable=False)
         except OSError as error:
             raise fsio.translated(error, f"cannot make the index in {self.path}") from error
 

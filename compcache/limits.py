@@ -60,6 +60,8 @@ def keep(cache: Cache, index: Index, *, monotonic: Callable[[], float] = time.mo
     size, files = cache.take_published()
     believed = index.add_to_store(cache.store.label, size=size, files=files)
     now = cache.clock()
+    if believed is None and not files and limits.max_age is None:
+        return None  # a host that only loads: who publishes measures
     if believed is not None:
         # A clock that was set back makes "measured" lie in the future: then measure again.
         fresh = 0 <= now - believed.measured < MEASURED_SECONDS
@@ -67,6 +69,8 @@ def keep(cache: Cache, index: Index, *, monotonic: Callable[[], float] = time.mo
             return None
     held = lease.acquire(cache.store, SWEEP_KEY, renew=False)
     if held is None:
+        if believed is None:
+            cache.count_published(size, files)  # not counted anywhere yet
         _clear_dead(cache, now)
         return None
     try:

@@ -71,8 +71,8 @@ def watched(state: Path, entry: Entry) -> Load | None:
     owner = {"host": host_identity(), "pid": os.getpid(), "start": process_start(os.getpid())}
     record = folder / f"{entry.program_key}.{entry.digest}.{fsio.random_name()}.load"
     try:
-        fsio.make_directory(folder, 0o700)
-        fsio.publish_new(fsio.write_temporary(folder, json.dumps(owner).encode(), 0o600), record)
+        fsio.make_directory(folder, 0o700, durable=False)
+        fsio.write_unsynced(record, json.dumps(owner).encode())
     except OSError:
         return None
     load = Load(record, _faults_into(record))

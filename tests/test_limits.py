@@ -84,6 +84,17 @@ def test_while_the_limits_hold_a_publication_costs_no_scan(case: Case) -> None:
     assert 0 <= case.bytes - known.bytes < 20 * 200
 
 
+def test_a_host_that_only_loads_neither_scans_nor_writes(case: Case) -> None:
+    case.publish(0)
+    case.cache.take_published()
+    case.limit(max_bytes=1)
+    before = case.scans
+    assert case.keep() is None
+    assert case.scans == before
+    assert not list(case.store.scan("leases"))
+    assert not case.index.path.exists()
+
+
 def test_over_the_limit_the_least_recently_used_go_some_way_below_it(case: Case) -> None:
     entries = [case.publish(i) for i in range(20)]
     total = case.bytes
