@@ -247,7 +247,7 @@ def device_factors(torch: Any, device_type: str) -> dict[str, JsonValue]:
             "device.units": int(getattr(properties, "multi_processor_count", 0)),
             "device.ordinal": int(module.current_device()),  # type: ignore[union-attr]
         }
-    except Exception as error:
+    except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise FactorError(f"cannot read the {device_type} device: {error}") from error
 
 

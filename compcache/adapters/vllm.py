@@ -43,7 +43,7 @@ def register() -> None:
         return
     try:
         settings = config.load()
-    except Exception as error:  # whatever is wrong with the settings: vLLM calls plugins unguarded
+    except (OSError, ValueError, LookupError, RecursionError) as error:  # vLLM calls plugins unguarded
         to_stderr(f"off: {error}")
         return
     if settings.mode == "off":
@@ -101,7 +101,7 @@ class Adapter:
         def install(module: Any) -> None:
             try:
                 reason = hook(module)
-            except Exception as error:  # whatever an engine that moved raises: never into an import of its own
+            except (AttributeError, LookupError, TypeError, ValueError, ImportError) as error:
                 reason = f"{type(error).__name__}: {error}"
             if reason and not self.off:
                 self.off = reason
@@ -244,6 +244,7 @@ class Adapter:
             nearest = self.cache.guarded("no explanation", lambda: self._nearest(current), "missed")
             self._required(nearest)
         if force_aot_load():
+            self._finish()
             return original(model, own_file)  # it raises, as the user asked
         if not current.doubt:
             loaded = self.cache.guarded(
