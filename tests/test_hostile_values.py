@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import filled
 import pytest
 
 from compcache import config, lease
-from compcache.adapters import startup, vllm
+from compcache.adapters import startup, vllm, vllm_plugin
 from compcache.cache import Cache, Draft, Part
 from compcache.config import load
 from compcache.entry import Entry, parse_entry, sealed
@@ -70,14 +71,20 @@ def test_modules_and_leases_that_are_nested_too_deep(root: Path, content: bytes)
     assert lease.Watch(cache.store, "ab" * 16).holder()
 
 
-def test_a_settings_file_that_is_nested_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settings_file_that_is_nested_too_deep(tmp_path: Path) -> None:
     path = tmp_path / "compcache.toml"
     path.write_text("a = " + "[" * 50_000)
     assert load({"HOME": str(tmp_path), "COMPCACHE_CONFIG": str(path)}).warnings
-    monkeypatch.setattr(vllm, "_adapter", None)
-    monkeypatch.setattr(vllm.config, "load", lambda: {}["no such user"])
-    vllm.register()
-    assert vllm._adapter is None
+
+
+def test_settings_that_cannot_be_read_turn_the_adapter_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(config, "load", lambda environ: {}["no such user"])
+    plugin = vllm_plugin.Plugin({})
+    for name in vllm_plugin.WATCHED:
+        plugin.hook(ModuleType(name))
+    assert capsys.readouterr().err.splitlines() == ["compcache: off: 'no such user'"]
 
 
 @pytest.mark.parametrize("folder", ["v1", "v1/blobs", "v1/configs", "v1/tmp"])

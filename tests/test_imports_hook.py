@@ -152,9 +152,11 @@ def test_the_plugin_imports_no_engine() -> None:
     """It is loaded in every process of vLLM; what it waits for may never be imported there."""
     script = """
 import sys
-import compcache.adapters.vllm as plugin
+import compcache.adapters.vllm_plugin as plugin
 plugin.register()
-assert not {"torch", "vllm", "diskcache", "sqlite3", "typer", "rich"} & set(sys.modules)
+assert not {"torch", "vllm", "diskcache", "sqlite3", "typer", "rich", "zstandard"} & set(sys.modules)
+own = {name for name in sys.modules if name.startswith("compcache.")}
+assert own == {"compcache.adapters", "compcache.adapters.imports", "compcache.adapters.vllm_plugin"}
 import threading
 assert threading.active_count() == 1
 """

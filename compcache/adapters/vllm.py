@@ -1,9 +1,8 @@
 """vLLM: its start-ups come from the store, and go into it.
 
-``register`` is the entry point of ``vllm.general_plugins``. vLLM calls it in every process, and in some more than
-once; it only arranges for hooks to be put in when vLLM's compiler modules are imported. Each hook is found by
-capability (tests/engines/vllm/test_hooks.py takes each away); if one does not fit, the adapter is off as a whole, with
-one line, and vLLM starts as without compcache.
+Made by :mod:`compcache.adapters.vllm_plugin` in the processes that import vLLM's compiler modules. Each hook is found
+by capability (tests/engines/vllm/test_hooks.py takes each away); if one does not fit, the adapter is off as a whole,
+with one line, and vLLM starts as without compcache.
 
 The hooks themselves are in :mod:`compcache.adapters.vllm_hooks`.
 """
@@ -14,11 +13,11 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compcache import config, fsio, suspicion
+from compcache import fsio, suspicion
 from compcache.adapters import graph, startup, vllm_factors, vllm_hooks
 from compcache.adapters.imports import when_imported
 from compcache.adapters.inductor import Kernels
@@ -31,37 +30,23 @@ from compcache.config import Settings
 from compcache.entry import Entry
 from compcache.environment import predicted_isa
 from compcache.errors import Damaged, FactorError, NotStored, RequiredMiss
-from compcache.session import Session, explained, to_stderr
-
-_adapter: Adapter | None = None
-
-
-def register() -> None:
-    """Entry point of ``vllm.general_plugins``: cheap, idempotent, never raises."""
-    global _adapter
-    if _adapter is not None:
-        return
-    try:
-        settings = config.load()
-    except (OSError, ValueError, LookupError, RecursionError) as error:  # vLLM calls plugins unguarded
-        to_stderr(f"off: {error}")
-        return
-    if settings.mode == "off":
-        return
-    _adapter = Adapter(settings)
-    _adapter.install()
+from compcache.session import Session, explained
 
 
 class Adapter:
     """The hooks of one process and what they share."""
 
-    def __init__(self, settings: Settings, session: Session | None = None) -> None:
+    def __init__(
+        self, settings: Settings, session: Session | None = None, inherited: Mapping[str, str] | None = None
+    ) -> None:
+        """``inherited`` is the environment that the process was started with; the default is what it is now."""
         self.settings = settings
-        self.inherited = dict(os.environ)
+        self.inherited = dict(os.environ if inherited is None else inherited)
         self.session = session or Session()
         self.kernels = Kernels()
         self.kernels.session = self.session
         self.off = ""
+        self._missing = set(vllm_hooks.BY_MODULE)
         self._cache: Cache | None = None
         self.current: StartUp | None = None
         self._shared: tuple[Any, dict[str, Any]] | None = None
@@ -88,14 +73,21 @@ class Adapter:
     # Installation
 
     def install(self) -> None:
-        when_imported("torch._inductor.codecache", self._fits(self.kernels.install))
-        when_imported("vllm.compilation.wrapper", self._fits(functools.partial(vllm_hooks.hook_wrapper, self)))
-        when_imported("vllm.compilation.caching", self._fits(functools.partial(vllm_hooks.hook_names, self)))
-        when_imported("vllm.compilation.backends", self._fits(functools.partial(vllm_hooks.hook_backends, self)))
-        when_imported("torch._dynamo.aot_compile", self._fits(functools.partial(vllm_hooks.hook_serialize, self)))
-        when_imported("vllm.compilation.decorators", self._fits(functools.partial(vllm_hooks.hook_load, self)))
+        """The hooks outside vLLM. Its own modules are watched by the plugin, which gives each to ``hook``."""
+        outside: dict[str, Callable[[Any], str]] = {
+            "torch._inductor.codecache": self.kernels.install,
+            "torch._dynamo.aot_compile": functools.partial(vllm_hooks.hook_serialize, self),
+        }
+        for name, hook in outside.items():
+            self._missing.add(name)
+            when_imported(name, self._fits(name, hook))
 
-    def _fits(self, hook: Callable[[Any], str]) -> Callable[[Any], None]:
+    def hook(self, module: Any) -> None:
+        """Put the hooks into one of vLLM's modules, just imported."""
+        name = module.__name__
+        self._fits(name, functools.partial(vllm_hooks.BY_MODULE[name], self))(module)
+
+    def _fits(self, name: str, hook: Callable[[Any], str]) -> Callable[[Any], None]:
         """A hook gives the reason why it does not fit, or an empty text; then the adapter is off."""
 
         def install(module: Any) -> None:
@@ -103,11 +95,20 @@ class Adapter:
                 reason = hook(module)
             except (AttributeError, LookupError, TypeError, ValueError, ImportError) as error:
                 reason = f"{type(error).__name__}: {error}"
-            if reason and not self.off:
-                self.off = reason
-                self.session.say(f"off, this vLLM or torch does not fit: {reason}")
+            self._missing.discard(name)
+            self._does_not_fit(reason)
 
         return install
+
+    def _does_not_fit(self, reason: str) -> None:
+        if reason and not self.off:
+            self.off = reason
+            self.session.say(f"off, this vLLM or torch does not fit: {reason}")
+
+    def check_hooks(self) -> None:
+        """At the first start-up: a module that is not imported by then has moved, and without its hook nothing fits."""
+        if self._missing:
+            self._does_not_fit(f"{', '.join(sorted(self._missing))} is not imported at a start-up")
 
     # A start
 

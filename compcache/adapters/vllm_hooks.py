@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def hook_load(adapter: Adapter, module: Any) -> str:
 
     @functools.wraps(original)
     def _try_load_aot_compiled_fn(model: Any, aot_compilation_path: str) -> Any:
+        adapter.check_hooks()
         return adapter.load(original, model, aot_compilation_path, _caller_arguments())
 
     module._try_load_aot_compiled_fn = _try_load_aot_compiled_fn
@@ -155,6 +157,15 @@ def hook_serialize(adapter: Adapter, module: Any) -> str:
     bundled.serialize_compile_artifacts = classmethod(serialize_whole)
     wrapper.__call__ = observed
     return ""
+
+
+BY_MODULE: dict[str, Callable[[Adapter, Any], str]] = {
+    "vllm.compilation.wrapper": hook_wrapper,
+    "vllm.compilation.caching": hook_names,
+    "vllm.compilation.backends": hook_backends,
+    "vllm.compilation.decorators": hook_load,
+}
+"""What the plugin watches (vllm_plugin.WATCHED), and which hook each gets."""
 
 
 def _caller_arguments() -> tuple[Any, Any] | None:

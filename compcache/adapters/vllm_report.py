@@ -7,7 +7,6 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from compcache import limits
 from compcache.index import Index
 from compcache.records import Use
 from compcache.session import explained, size_text
@@ -84,6 +83,8 @@ class ReadyReport:
         self._index.record([Use(e.program_key, cache.store.label, saved, now) for e in loaded])
 
     def _keep_limits(self) -> None:
+        from compcache import limits  # only here: the engine waits for this module's imports
+
         swept = limits.keep(self.adapter.shared_cache, self._index)
         if swept is not None and swept.outcome.removed:
             self.adapter.session.say(

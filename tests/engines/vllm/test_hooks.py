@@ -16,6 +16,7 @@ from compcache.adapters import vllm_hooks
 from compcache.adapters.own_file import vouch
 from compcache.adapters.startup import StartUp
 from compcache.adapters.vllm import Adapter
+from compcache.adapters.vllm_plugin import WATCHED
 from compcache.config import Settings
 from compcache.errors import RequiredMiss
 from compcache.factors import Factors
@@ -30,7 +31,7 @@ def adapter(tmp_path: Path, mode: str = "rw") -> tuple[Adapter, list[str]]:
 @pytest.mark.parametrize("hook", ["hook_names", "hook_load", "hook_wrapper", "hook_backends", "hook_serialize"])
 def test_a_module_without_what_a_hook_needs(hook: str, tmp_path: Path) -> None:
     made, said = adapter(tmp_path)
-    made._fits(partial(getattr(vllm_hooks, hook), made))(types.ModuleType("moved"))
+    made._fits("moved", partial(getattr(vllm_hooks, hook), made))(types.ModuleType("moved"))
     assert made.off
     assert len(said) == 1
     assert said[0].startswith("off, this vLLM or torch does not fit:")
@@ -40,16 +41,35 @@ def test_a_loader_with_other_arguments(tmp_path: Path) -> None:
     made, said = adapter(tmp_path)
     module = types.ModuleType("moved")
     module._try_load_aot_compiled_fn = lambda model, path, more: None  # type: ignore[attr-defined]
-    made._fits(partial(vllm_hooks.hook_load, made))(module)
+    made._fits("moved", partial(vllm_hooks.hook_load, made))(module)
     assert made.off
     assert len(said) == 1
 
 
 def test_the_kernels_seam_of_another_torch(tmp_path: Path) -> None:
     made, said = adapter(tmp_path)
-    made._fits(made.kernels.install)(types.ModuleType("torch._inductor.codecache"))
+    made._fits("moved", made.kernels.install)(types.ModuleType("torch._inductor.codecache"))
     assert made.off
     assert len(said) == 1
+
+
+def test_a_module_that_no_start_imports_any_more(tmp_path: Path) -> None:
+    """vLLM moved it: its hook was never asked whether it fits, and a start without it must not be half a start."""
+    made, said = adapter(tmp_path)
+    for name in WATCHED:
+        if name != "vllm.compilation.caching":
+            module = types.ModuleType(name)
+            made._fits(name, lambda module: "")(module)
+    found = types.ModuleType("vllm.compilation.decorators")
+    found._try_load_aot_compiled_fn = lambda model, aot_compilation_path: aot_compilation_path  # type: ignore[attr-defined]
+    made.hook(found)
+    model = types.SimpleNamespace(vllm_config=ranks())
+    assert found._try_load_aot_compiled_fn(model, "own") == "own"
+    assert said == ["off, this vLLM or torch does not fit: vllm.compilation.caching is not imported at a start-up"]
+
+
+def test_the_plugin_watches_every_module_that_has_a_hook() -> None:
+    assert set(WATCHED) == set(vllm_hooks.BY_MODULE)
 
 
 def test_off_means_vllms_own_loader(tmp_path: Path) -> None:
@@ -208,6 +228,6 @@ def test_each_thing_that_a_hook_needs_may_be_gone(tmp_path: Path, hook: str, mod
     else:
         delattr(moved, attribute)
     made, said = adapter(tmp_path)
-    made._fits(partial(getattr(vllm_hooks, hook), made))(moved)
+    made._fits("moved", partial(getattr(vllm_hooks, hook), made))(moved)
     assert made.off, name
     assert len(said) == 1
