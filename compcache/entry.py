@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import blake3
 
@@ -48,7 +48,7 @@ class BlobRef:
     name: str = ""
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.digest, str) and bool(_DIGEST.match(self.digest)), "a blob digest")
+        is_digest(self.digest)
         _require(_is_size(self.size) and _is_size(self.raw_size), "a blob size")
         _require(self.encoding in ENCODINGS, "a known blob encoding")
         _require(isinstance(self.role, str) and bool(self.role), "a blob role")
@@ -64,7 +64,7 @@ class ProgramRef:
     name: str = ""
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.program_key, str) and bool(_KEY.match(self.program_key)), "a program key")
+        is_key(self.program_key)
         _require(isinstance(self.name, str), "a program name")
 
 
@@ -116,7 +116,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         _require(self.kind in KINDS, "a known kind")
-        _require(isinstance(self.compile_seconds, (int, float)) and 0 <= self.compile_seconds < 1e12, "compile seconds")
+        _seconds(self.compile_seconds)
         _require(self.signature is None or isinstance(self.signature, Mapping), "a signature that is an object")
         if self.assembly is not None:
             for piece in self.assembly.pieces:
@@ -198,19 +198,55 @@ def _body(data: bytes) -> bytes:
     return body
 
 
-def parse_summary(data: bytes) -> dict[str, Any]:
-    """What an entry says before its factors, for listings: kind, keys, blobs, programs, display, compile_seconds.
+class Summary(NamedTuple):
+    """What listings and plans need of an entry; ``display`` is its JSON text."""
 
-    Its digest is checked, its keys are not recomputed. Raises Damaged.
-    """
-    body = _body(data)
-    end = body.find(_FACTORS)
+    kind: str
+    program_key: str
+    configuration_key: str
+    compile_seconds: float
+    display: bytes
+    digests: tuple[str, ...]
+    """Of its blobs, each once."""
+    programs: tuple[str, ...]
+
+
+# Fields, their order, and one line for each are the format's (see sealed). No text within a JSON string reads like a
+# name and its value, since a quote is escaped there.
+_SUMMARY = re.compile(
+    rb' "format": %d,\n "kind": "(%s)",\n "program_key": "([0-9a-f]{32})",\n "configuration_key": "([0-9a-f]{32})",\n'
+    rb' "compile_seconds": ([0-9.e+-]+),\n "display": ({.*}),\n "blobs": \[(.*)\],\n "programs": \[(.*)\],\n'
+    % (FORMAT, "|".join(KINDS).encode())
+)
+_BLOB_DIGEST = re.compile(r'"digest": "([0-9a-f]{64})"')
+_PROGRAM_KEY = re.compile(r'"program_key": "([0-9a-f]{32})"')
+_KIND = {kind.encode(): kind for kind in KINDS}
+
+
+def parse_summary(data: bytes) -> Summary:
+    """What an entry says before its factors. Its digest is checked, its keys are not recomputed. Raises Damaged."""
+    match = _SUMMARY.match(_body(data))
+    if match is None:
+        raise Damaged(f"not an entry of format {FORMAT}")
+    kind, program_key, configuration_key, seconds, display, blobs, programs = match.groups()
     try:
-        document = json.loads(b"{" + body[:end] + b"}", parse_constant=_no_constant) if end > 0 else {}
-        _require(document["format"] == FORMAT, f"format {FORMAT}")
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Damaged(f"not an entry: {type(error).__name__}: {error}") from error
-    return dict(document)
+        return Summary(
+            _KIND[kind],
+            program_key.decode(),
+            configuration_key.decode(),
+            _seconds(float(seconds)),
+            display,
+            _all(_BLOB_DIGEST, blobs.decode(), '"digest": '),
+            _all(_PROGRAM_KEY, programs.decode(), '"program_key": '),
+        )
+    except ValueError as error:
+        raise Damaged(f"not an entry: {error}") from error
+
+
+def _all(pattern: re.Pattern[str], text: str, name: str) -> tuple[str, ...]:
+    found = pattern.findall(text)
+    _require(len(found) == text.count(name), f"a value of each {name[:-2]}")
+    return tuple(dict.fromkeys(found))
 
 
 def parse_entry(data: bytes, *, program_key: str | None = None) -> Entry:
@@ -263,6 +299,23 @@ def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
+
+
+def _seconds(value: float) -> float:
+    _require(isinstance(value, (int, float)) and 0 <= value < 1e12, "compile seconds")
+    return value
+
+
+def is_digest(value: object) -> str:
+    """``value``, if it is the digest of a blob. Raises Damaged."""
+    _require(isinstance(value, str) and bool(_DIGEST.match(value)), "a blob digest")
+    return str(value)
+
+
+def is_key(value: object) -> str:
+    """``value``, if it is a key. Raises Damaged."""
+    _require(isinstance(value, str) and bool(_KEY.match(value)), "a program key")
+    return str(value)
 
 
 def _is_size(value: object) -> bool:

@@ -22,7 +22,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +42,7 @@ _FILES = ("cache.db-wal", "cache.db-shm", "cache.db-journal", "cache.db")
 _KEY = re.compile(r"[0-9a-f]{32} ")
 _TOTALS = "totals"
 _SIZE = "size "
+_LISTING = "listing "
 _NO_FILES = 1 << 62
 _SETTINGS: dict[str, Any] = {
     "statistics": 0,
@@ -121,6 +122,24 @@ class Index:
     def set_store_size(self, store: str, measured: StoreSize) -> None:
         """Replace what is believed of a store by what was measured."""
         self._writing(lambda database: database.set(_SIZE + _label(store), json.dumps(asdict(measured))))
+
+    def listing(self, store: str) -> dict[str, str]:
+        """What :class:`compcache.listing.Listing` keeps of a store, by folder."""
+        start = f"{_LISTING}{_label(store)} "
+        found = self._texts(start, start[:-1] + "!").items()
+        return {key[len(start) :]: text for key, text in found if key.startswith(start)}
+
+    def set_listing(self, store: str, changes: Mapping[str, str | None]) -> None:
+        """Replace the records of some folders; None removes one. All of them or none."""
+
+        def change(database: Any) -> None:
+            with database.transact():
+                for folder, text in changes.items():
+                    key = f"{_LISTING}{_label(store)} {folder}"
+                    database.delete(key) if text is None else database.set(key, text)
+
+        if changes:
+            self._writing(change)
 
     def _rows(self, low: str, high: str) -> dict[str, Usage]:
         parsed = ((key, parsed_usage(value)) for key, value in self._texts(low, high).items())

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from compcache import lease, prune
 from compcache.cache import REFRESH_SECONDS, Cache
 from compcache.config import Limits
+from compcache.contents import contents
 from compcache.errors import StoreError
 from compcache.factors import key_of
 from compcache.index import Index
-from compcache.inventory import contents
+from compcache.listing import Listing
 from compcache.records import StoreSize
 from compcache.store import layout
 
@@ -106,7 +107,14 @@ def _sweep(cache: Cache, index: Index, limits: Limits, monotonic: Callable[[], f
         if monotonic() > end:
             raise TooSlow(None, f"looking at the store takes over {SWEEP_SECONDS:.0f} s; run compcache prune on it")
 
-    stored = contents(cache.store, on_file=in_time)
+    label = cache.store.label
+    listing = Listing(index.listing(label), clock=cache.clock)
+    try:
+        stored = contents(cache.store, on_file=in_time, remembered=listing)
+        listing.finish()
+    finally:  # also of a look that took too long: the next one gets further
+        if listing.worth_keeping:
+            index.set_listing(label, listing.changes)
     before = stored.bytes, stored.count
     planned = prune.planned(
         stored,
@@ -116,12 +124,12 @@ def _sweep(cache: Cache, index: Index, limits: Limits, monotonic: Callable[[], f
         in_use=IN_USE_SECONDS,
         clock=cache.clock,
     )
-    outcome = prune.execute(cache.store, planned) if planned.removals else prune.Outcome()
+    outcome = prune.execute(cache.store, planned, remembered=listing) if planned.removals else prune.Outcome()
     after = before[0] - outcome.bytes_freed, before[1] - len(outcome.removed)
     now = cache.clock()
     size = StoreSize(*after, measured=now, next_sweep=now)
-    index.set_store_size(cache.store.label, _again_after(size, AGAIN_SECONDS) if exceeds(*after, limits) else size)
-    index.forget([r.entry.program_key for r in outcome.removed if r.entry], cache.store.label)
+    index.set_store_size(label, _again_after(size, AGAIN_SECONDS) if exceeds(*after, limits) else size)
+    index.forget([r.entry.program_key for r in outcome.removed if r.entry], label)
     return Sweep(*before, *after, outcome)
 
 

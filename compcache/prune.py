@@ -20,10 +20,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
+from compcache.contents import Contents, Remembered, StoredEntry, contents
 from compcache.failpoints import Name, reached
-from compcache.inventory import Contents, StoredEntry, contents
 from compcache.store import layout
 from compcache.store.protocol import Found, Store
 
@@ -96,13 +95,15 @@ def plan(
     max_age: float | None = None,
     grace: float = GRACE_SECONDS,
     clock: Callable[[], float] = time.time,
+    remembered: Remembered | None = None,
 ) -> Plan:
     """What has to go so that the store has at most ``max_size`` bytes in ``max_files`` files, and nothing unused for
     ``max_age`` seconds.
 
     Without limits only what nobody refers to goes.
     """
-    return planned(contents(store), max_size=max_size, max_files=max_files, max_age=max_age, grace=grace, clock=clock)
+    stored = contents(store, remembered=remembered)
+    return planned(stored, max_size=max_size, max_files=max_files, max_age=max_age, grace=grace, clock=clock)
 
 
 def planned(
@@ -258,16 +259,19 @@ class _Planning:
 
 
 def _folder(found: Found) -> str:
-    return str(PurePosixPath(found.name).parent)
+    return found.name.rpartition("/")[0]
 
 
-def execute(store: Store, planned: Plan) -> Outcome:
-    """Do what was planned, as far as it still holds. Raises StoreError where the store refuses a removal."""
+def execute(store: Store, planned: Plan, *, remembered: Remembered | None = None) -> Outcome:
+    """Do what was planned, as far as it still holds. Raises StoreError where the store refuses a removal.
+
+    ``remembered`` spares it to read again every entry of the store, where blobs are to go.
+    """
     outcome = Outcome()
     for folder, removals in _by_folder(planned.entries).items():
         _remove_entries(store, folder, removals, outcome)
     if planned.blobs:
-        _remove_blobs(store, planned.blobs, outcome)
+        _remove_blobs(store, planned.blobs, outcome, remembered)
     _remove_others(store, planned.others, outcome)
     return outcome
 
@@ -286,7 +290,7 @@ def _remove_entries(store: Store, folder: str, removals: Iterable[Removal], outc
     spared itself, or was published since the plan).
     """
     now = contents(store, folder)
-    pinned = {PurePosixPath(found.name).name for found in store.scan("pins")}
+    pinned = {found.name.rpartition("/")[2] for found in store.scan("pins")}
     there = {found.name: found.mtime for found in now.found()}
     going = {removal.name for removal in removals if there.get(removal.name) == removal.found.mtime}
     going -= {entry.found.name for entry in now.entries if entry.program_key in pinned}
@@ -309,9 +313,11 @@ def _by_folder(removals: Iterable[Removal]) -> dict[str, list[Removal]]:
     return groups
 
 
-def _remove_blobs(store: Store, removals: Iterable[Removal], outcome: Outcome) -> None:
+def _remove_blobs(
+    store: Store, removals: Iterable[Removal], outcome: Outcome, remembered: Remembered | None = None
+) -> None:
     """Blobs that no entry of this moment refers to. None, if an entry cannot be read."""
-    now = contents(store, "configs")
+    now = contents(store, "configs", remembered=remembered)
     unread = any(skipped.kind == "unread" for skipped in now.skipped)
     needed = {digest for entry in now.entries for digest in entry.digests}
     for removal in removals:

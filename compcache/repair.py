@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compcache.cache import decoded, digest_of
+from compcache.contents import Contents, contents, read_entry
 from compcache.entry import MAX_RAW_BYTES
 from compcache.errors import CompcacheError, Damaged, NotStored, StoreError
 from compcache.factors import canonical
-from compcache.inventory import Contents, contents, read_entry
 from compcache.store import layout
 from compcache.store.protocol import Found, Store
 from compcache.verify import Finding, Report, start_up_key, traced_modules, verify

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import blake3
 
 from compcache.cache import decoded, digest_of
+from compcache.contents import Contents, contents, read_entry
 from compcache.entry import MAX_ENTRY_BYTES, MAX_RAW_BYTES, BlobRef, Entry
 from compcache.errors import CompcacheError, Damaged, FactorError, NotStored, StoreError
 from compcache.factors import Factors, key_of
-from compcache.inventory import Contents, contents, read_entry
 from compcache.store import layout
 from compcache.store.protocol import Found, Store
 
@@ -59,7 +59,11 @@ def verify(store: Store, prefix: str = "") -> Report:
     """Look at the whole store, or at what is below a folder. Raises StoreError only if it cannot be listed."""
     stored = contents(store, prefix)
     findings = [Finding(s.name, s.kind, s.reason) for s in stored.skipped]
-    for look in (_blobs, _references, _assemblies, _configs, _modules, _leftovers):
+    refs: Refs = {}
+    findings.extend(_entries(store, stored, refs))
+    findings.extend(_blobs(store, stored, refs))
+    findings.extend(_references(store, stored, refs))
+    for look in (_assemblies, _configs, _modules, _leftovers):
         findings.extend(look(store, stored))
     damaged_entries = sum(1 for s in stored.skipped if layout.parse_entry_name(s.name))
     return Report(
@@ -70,20 +74,38 @@ def verify(store: Store, prefix: str = "") -> Report:
     )
 
 
+Refs = dict[str, tuple[BlobRef, ...]]
+"""The blobs of each entry that is one, by its name."""
+
+
+def _entries(store: Store, stored: Contents, refs: Refs) -> Iterator[Finding]:
+    """Parse every entry whole, its keys recomputed; fills ``refs``."""
+    for entry in stored.entries:
+        try:
+            refs[entry.found.name] = read_entry(store, entry.found).blobs
+        except NotStored:
+            continue  # gone since the scan
+        except Damaged as error:
+            yield Finding(entry.found.name, "damaged", str(error))
+        except StoreError as error:
+            yield Finding(entry.found.name, "unread", error.strerror or str(error))
+
+
 Ways = dict[tuple[str, int, int], tuple[BlobRef, list[str]]]
 """How entries say that one blob is stored, and which entries say so."""
 
 
-def _blobs(store: Store, stored: Contents) -> Iterator[Finding]:
+def _blobs(store: Store, stored: Contents, refs: Refs) -> Iterator[Finding]:
     ways: dict[str, Ways] = {}
-    for entry in stored.entries:
-        for ref in entry.blobs:
+    for name, blobs in refs.items():
+        for ref in blobs:
             way = ways.setdefault(ref.digest, {}).setdefault((ref.encoding, ref.size, ref.raw_size), (ref, []))
-            way[1].append(entry.found.name)
+            way[1].append(name)
+    named = ways.keys() | {digest for entry in stored.entries for digest in entry.digests}
     for digest, found in stored.blobs.items():
         problems = list(_problems_of_blob(store, found, digest, ways.get(digest, {})))
         yield from problems
-        if digest not in ways and not problems:
+        if digest not in named and not problems:
             yield Finding(found.name, "orphan blob", "no entry refers to it", damage=False)
 
 
@@ -119,10 +141,11 @@ def _read(store: Store, name: str, limit: int) -> bytes:
         return store.read(name, limit)
 
 
-def _references(store: Store, stored: Contents) -> Iterator[Finding]:
+def _references(store: Store, stored: Contents, refs: Refs) -> Iterator[Finding]:
     programs = {(entry.configuration_key, entry.program_key) for entry in stored.entries}
     for entry in stored.entries:
-        missing = {ref.digest: ref for ref in entry.blobs if ref.digest not in stored.blobs}
+        blobs = refs.get(entry.found.name, ())
+        missing = {ref.digest: ref for ref in blobs if ref.digest not in stored.blobs}
         for ref in missing.values():
             if _still_missing(store, entry.found.name, layout.blob(ref.digest)):
                 yield Finding(
@@ -152,16 +175,22 @@ def is_there(store: Store, name: str) -> bool:
 
 def _assemblies(store: Store, stored: Contents) -> Iterator[Finding]:
     """Start-ups whose pieces are all sound but do not make up the file that was stored."""
-    for entry in stored.entries:
+    for stored_entry in stored.entries:
+        if stored_entry.kind != "start-up":
+            continue
         try:
-            _assemble(store, read_entry(store, entry.found), stored)
+            entry = read_entry(store, stored_entry.found)
+        except (Damaged, StoreError):
+            continue  # a finding already
+        try:
+            _assemble(store, entry)
         except Damaged as error:
-            yield Finding(entry.found.name, "damaged", str(error))
+            yield Finding(stored_entry.found.name, "damaged", str(error))
         except StoreError:
             continue  # a blob or program that is missing, or cannot be read, is a finding already
 
 
-def _assemble(store: Store, entry: Entry, stored: Contents) -> None:
+def _assemble(store: Store, entry: Entry) -> None:
     if entry.assembly is None:
         return
     digest, size = blake3.blake3(), 0

@@ -8,8 +8,9 @@ import filled
 import pytest
 
 from compcache.cache import Draft, Part
+from compcache.contents import contents
 from compcache.factors import Factors
-from compcache.inventory import contents, inventory
+from compcache.inventory import inventory
 from compcache.records import Usage
 from compcache.store.memory import MemoryStore
 

@@ -124,9 +124,19 @@ def table(
 
 
 def document(value: Any) -> None:
-    """JSON on stdout, and nothing else there."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    """JSON on stdout, and nothing else there: an object indented, a list with one row a line."""
+    if isinstance(value, list):
+        sys.stdout.write("[\n" + ",\n".join(map(_json, value)) + "\n]\n" if value else "[]\n")
+    else:
+        sys.stdout.write(_json(value, indent=2) + "\n")
     sys.stdout.flush()
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

@@ -9,9 +9,12 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from compcache.errors import StoreError
-from compcache.store.protocol import Found, Store
+from compcache.store.protocol import Folder, Found, Store
+
+T = TypeVar("T")
 
 
 class BoundedStore:
@@ -82,8 +85,14 @@ class BoundedStore:
             self._end(began)
 
     def scan(self, prefix: str) -> Iterator[Found]:
-        """Timed from one file to the next, without what the caller does in between."""
-        found = self.store.scan(prefix)
+        return self._timed(self.store.scan(prefix))
+
+    def folders(self, prefix: str) -> Iterator[Folder | Found] | None:
+        found = self.store.folders(prefix)
+        return None if found is None else self._timed(found)
+
+    def _timed(self, found: Iterator[T]) -> Iterator[T]:
+        """Timed from one to the next, without what the caller does in between."""
         while True:
             began = self._begin()
             try:

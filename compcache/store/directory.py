@@ -18,7 +18,7 @@ from compcache.errors import Damaged, NotStored, StoreError, UnknownFormat, Untr
 from compcache.failpoints import reached
 from compcache.fsio import Trust
 from compcache.store import layout
-from compcache.store.protocol import Found
+from compcache.store.protocol import Folder, Found
 
 _TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -176,17 +176,9 @@ class DirectoryStore:
         return True
 
     def scan(self, prefix: str) -> Iterator[Found]:
-        top = self._base / prefix if prefix else self._base
-        pending = [str(top)]
-        base = len(str(self._base)) + 1
+        pending = [self._folder(prefix)]
         while pending:
-            try:
-                found = list(os.scandir(pending.pop()))
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise fsio.translated(error, f"cannot list {self.root}") from error
-            for item in found:
+            for item in self._listed(pending.pop()):
                 try:
                     if item.is_dir(follow_symlinks=False):
                         pending.append(item.path)
@@ -194,7 +186,38 @@ class DirectoryStore:
                     info = item.stat(follow_symlinks=False)
                 except OSError:
                     continue
-                yield Found(item.path[base:], info.st_size, info.st_mtime)
+                yield self._found(item.path, info)
+
+    def folders(self, prefix: str) -> Iterator[Folder | Found]:
+        base = len(self._base_text) + 1
+        pending = [self._folder(place) for place in ([prefix] if prefix else layout.DEEP)]
+        while pending:
+            path = pending.pop()
+            try:
+                info = os.lstat(path)
+            except OSError:
+                continue
+            if not stat.S_ISDIR(info.st_mode):
+                yield self._found(path, info)
+            elif path.count("/", base) < layout.DEEP.get(path[base:].split("/", 1)[0], 0):
+                pending += [item.path for item in self._listed(path)]
+            else:
+                yield Folder(path[base:], info.st_mtime)
+
+    def _found(self, path: str, info: os.stat_result) -> Found:
+        return Found(path[len(self._base_text) + 1 :], info.st_size, info.st_mtime)
+
+    def _folder(self, prefix: str) -> str:
+        return f"{self._base_text}/{prefix}" if prefix else self._base_text
+
+    def _listed(self, folder: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as found:
+                return list(found)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise fsio.translated(error, f"cannot list {self.root}") from error
 
     def _path(self, name: str) -> Path:
         return self._base / _checked(name)

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 VERSION_FOLDER = "v1"
 FOLDERS = ("configs", "blobs", "pins", "tmp", "leases", "quarantine", "trash")
+DEEP = {"configs": 2, "blobs": 1}
+"""How many folders down, below these, files are; elsewhere they lie in the folder itself."""
 _ENTRY = re.compile(r"configs/([0-9a-f]{2})/([0-9a-f]{32})/([0-9a-f]{32})\.json\Z")
 _MODULES = re.compile(r"configs/([0-9a-f]{2})/([0-9a-f]{32})/([0-9a-f]{32})\.modules\.json\Z")
 _BLOB = re.compile(r"blobs/([0-9a-f]{2})/([0-9a-f]{64})\Z")
@@ -67,6 +69,11 @@ def parse_entry_name(name: str) -> EntryName | None:
     """The keys in the name of an entry; None for any other name."""
     match = _ENTRY.match(name)
     return EntryName(match[2], match[3]) if match and match[2].startswith(match[1]) else None
+
+
+def program_key(name: str) -> str:
+    """The program key in the name of an entry, which is known to be one."""
+    return name[-37:-5]
 
 
 def is_modules_name(name: str) -> bool:

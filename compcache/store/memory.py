@@ -90,6 +90,9 @@ class MemoryStore:
             if not prefix or name.startswith(prefix.rstrip("/") + "/"):
                 yield Found(name, len(data), mtime)
 
+    def folders(self, prefix: str) -> None:
+        return None
+
 
 def _checked(name: str) -> str:
     if not layout.is_name(name):

@@ -9,16 +9,22 @@ method in any process on any host.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """One name of a scan: size in bytes, and mtime (Unix time, seconds), which means "last stored or used"."""
 
     name: str
     size: int
+    mtime: float
+
+
+class Folder(NamedTuple):
+    """A folder of entries or blobs; ``mtime`` (Unix time, seconds) changes whenever a name in it comes, goes, or is put
+    there anew, and not when it is refreshed."""
+
+    name: str
     mtime: float
 
 
@@ -66,3 +72,8 @@ class Store(Protocol):
 
     def scan(self, prefix: str) -> Iterator[Found]:
         """Every file below a folder, in no order; files that vanish on the way are left out. Temporary names too."""
+
+    def folders(self, prefix: str) -> Iterator[Folder | Found] | None:
+        """The folders below ``prefix`` that hold entries or blobs, so that a look at a large store need not list what
+        did not change; and files that lie where such a folder should. None where the store has no folders.
+        """

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from compcache.errors import StoreError
-from compcache.store.protocol import Found, Store
+from compcache.store.protocol import Folder, Found, Store
 
 
 def _failure(number: int) -> StoreError:
@@ -50,6 +50,9 @@ class Wrapper:
 
     def scan(self, prefix: str) -> Iterator[Found]:
         return self.store.scan(prefix)
+
+    def folders(self, prefix: str) -> Iterator[Folder | Found] | None:
+        return self.store.folders(prefix)
 
 
 class LastByteFlipped(Wrapper):

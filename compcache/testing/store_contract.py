@@ -7,12 +7,13 @@ Where a store's insides can be reached, data is prepared and inspected behind it
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from compcache.errors import Damaged, NotStored, StoreError
-from compcache.store.protocol import Store
+from compcache.store.protocol import Folder, Store
 
 NAME = "blobs/ab/" + "ab" * 32
 OTHER = "blobs/cd/" + "cd" * 32
@@ -21,7 +22,12 @@ LONG_AGO = 1_000_000.0
 
 
 class StoreContract:
-    """Subclass it, name the subclass ``Test...``, and give it a ``make``."""
+    """Subclass it, name the subclass ``Test...``, and give it a ``make``.
+
+    ``resolution`` is how fine the mtimes of the store's folders are, in seconds.
+    """
+
+    resolution = 0.02
 
     def make(self, tmp_path: Path) -> Store:
         """An empty store."""
@@ -200,6 +206,45 @@ class StoreContract:
         store.quarantine(NAME, "it is bad")
         assert store.create(NAME, b"good") is True
         assert self.peek(store, NAME) == b"good"
+
+    def folders(self, store: Store, prefix: str) -> dict[str, float]:
+        """Folders below a place and their mtimes, once any change to come gets another one."""
+        time.sleep(self.resolution)
+        found = store.folders(prefix)
+        if found is None:
+            pytest.skip("a store without folders")
+        return {folder.name: folder.mtime for folder in found if isinstance(folder, Folder)}
+
+    def test_a_folder_changes_with_the_names_in_it_and_only_then(self, store: Store) -> None:
+        assert self.folders(store, "") == {}
+        seen = []
+        for change in (
+            lambda: store.create(NAME, b"one"),
+            lambda: store.create(NAME + "0", b"two"),
+            lambda: store.replace(NAME, b"three"),
+            lambda: store.remove(NAME + "0"),
+            lambda: store.quarantine(NAME, "it is bad"),
+        ):
+            change()
+            seen.append(self.folders(store, "blobs")["blobs/ab"])
+        assert len(set(seen)) == len(seen)
+        store.create(NAME, b"again")
+        before = self.folders(store, "")
+        store.refresh(NAME)
+        store.read(NAME, LIMIT)
+        store.create(OTHER, b"elsewhere")
+        assert self.folders(store, "")["blobs/ab"] == before["blobs/ab"]
+
+    def test_folders_hold_all_entries_and_blobs(self, store: Store) -> None:
+        key = "ab" * 16
+        for name in (NAME, OTHER, f"configs/ab/{key}/{key}.json", f"configs/ab/{key}/config.json", f"pins/{key}"):
+            self.plant(store, name, b"x")
+        folders = self.folders(store, "")
+        assert set(folders) == {"blobs/ab", "blobs/cd", f"configs/ab/{key}"}
+        held = {name for folder in folders for name in self.names(store, folder)}
+        assert held == set(self.names(store, "blobs")) | set(self.names(store, "configs"))
+        assert set(self.folders(store, f"configs/ab/{key}")) == {f"configs/ab/{key}"}
+        assert self.folders(store, "configs/ab/" + "cd" * 16) == {}
 
     def test_refresh_of_nothing_is_no_error(self, store: Store) -> None:
         store.refresh(NAME)

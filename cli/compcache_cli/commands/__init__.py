@@ -5,18 +5,21 @@ A verb takes ``typer.Context`` first; :func:`place` gives it the settings that t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import typer
 
+from compcache.cache import REFRESH_SECONDS
 from compcache.config import Settings
 from compcache.errors import CompcacheError, NotStored
 from compcache.index import Index
+from compcache.listing import Listing
 from compcache.records import Usage
 from compcache.store.directory import DirectoryStore
 from compcache_cli import render
@@ -46,6 +49,16 @@ class Place:
     def usages(self, store: DirectoryStore) -> dict[str, Usage]:
         """What the index knows of a store's programs; nothing, and a line that says so, if it cannot be read."""
         return self.from_index(lambda index: index.usages(store.label), {})
+
+    @contextlib.contextmanager
+    def listing(self, store: DirectoryStore, believed: float = REFRESH_SECONDS) -> Iterator[Listing]:
+        """What this host has seen of a store, for a look at all of it; kept for the next one if that is worth it."""
+        nothing: dict[str, str] = {}
+        known = Listing(self.from_index(lambda index: index.listing(store.label), nothing), believed=believed)
+        yield known
+        known.finish()
+        if known.worth_keeping:
+            self.from_index(lambda index: index.set_listing(store.label, known.changes), None)
 
     def from_index(self, action: Callable[[Index], T], otherwise: T) -> T:
         """Statistics are never worth a failure."""

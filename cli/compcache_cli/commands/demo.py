@@ -17,7 +17,7 @@ from compcache_cli.commands.ls import print_listing
 from compcache_cli.demo import starts, tiny_model
 from compcache_cli.demo.starts import Machine, Start, StartFailed
 
-_PAIRS = 2
+_PAIRS = 3
 """Warm and eager starts of a mode; the table shows the faster of each, since one start varies by a tenth."""
 _HEADINGS = ("start", "compile phase", "whole start", "of eager", "loaded", "compiled", "compilers run")
 _NAMES = {
@@ -69,19 +69,22 @@ def _all_modes(place: Path) -> list[str]:
         for i in range(_PAIRS):
             # As fresh as each other: vLLM's first start under an empty cache root takes seconds more, eager or not.
             other, bare = (Machine(place / "other" / f"{mode}-{kind}{i}", python, compilers=False) for kind in "we")
-            warm.append(_start("warm, another machine, no compiler", other, mode, model, store))
-            eager.append(_start("eager there: compiles nothing", bare, "eager", model, None))
+            for kind in "we" if i % 2 == 0 else "ew":  # a host that gets slower, or warmer, favours neither
+                if kind == "w":
+                    warm.append(_start("warm, another machine, no compiler", other, mode, model, store))
+                else:
+                    eager.append(_start("eager there: compiles nothing", bare, "eager", model, None))
         rows = {
             "cold": cold,
             "vLLM alone, cold": own_cold,
             "vLLM alone, restart": own,
-            "warm from the store": _faster(warm),
-            "eager": _faster(eager),
+            "warm from the store": _fastest(warm),
+            "eager": _fastest(eager),
         }
         render.table(
             _HEADINGS, [_row(name, start, rows["eager"]) for name, start in rows.items()], indent=2, right=_HEADINGS[1:]
         )
-        render.line("  (warm and eager: the faster of two starts)")
+        render.line("  (warm and eager: the fastest of three starts)")
         render.line(f"  {rows['warm from the store'].line}")
         wrong += [f"{mode}: {line}" for start in warm for line in _wrong(cold, start)]
     render.line()
@@ -89,7 +92,7 @@ def _all_modes(place: Path) -> list[str]:
     return wrong
 
 
-def _faster(starts_of_a_kind: list[Start]) -> Start:
+def _fastest(starts_of_a_kind: list[Start]) -> Start:
     return min(starts_of_a_kind, key=lambda start: start.whole)
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from compcache.inventory import CONFIGURATION_FIELDS, ConfigurationRow, Inventory, Measure, ProgramRow, inventory
+from compcache.contents import CONFIGURATION_FIELDS
+from compcache.inventory import ConfigurationRow, Inventory, Measure, ProgramRow, inventory
 from compcache_cli import render
 from compcache_cli.commands import place
 
@@ -23,7 +24,8 @@ def ls(
     """List what is stored, by configuration."""
     where = place(context)
     store = where.store()
-    stored = inventory(store, where.usages(store))
+    with where.listing(store) as listing:
+        stored = inventory(store, where.usages(store), programs=programs, remembered=listing)
     if as_json:
         render.document([row for configuration in stored.configurations for row in _documents(configuration, programs)])
         return

@@ -43,8 +43,10 @@ def prune(
     if size_limit is None and age_limit is None:
         render.say("prune needs to know how much to keep: --max-size 20GB, --max-age 30d, or both")
         raise typer.Exit(2)
-    store = place(context).store(read_only=dry_run)
-    plan = pruning.plan(store, max_size=size_limit, max_age=age_limit)
+    where = place(context)
+    store = where.store(read_only=dry_run)
+    with where.listing(store, believed=0.0) as listing:  # who asks for it gets the last uses of this moment
+        plan = pruning.plan(store, max_size=size_limit, max_age=age_limit, remembered=listing)
     if not as_json:
         _print_plan(plan, store.label, size_limit)
     outcome = None

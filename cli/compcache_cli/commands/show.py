@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from compcache.contents import read_entry
 from compcache.entry import Entry
 from compcache.errors import CompcacheError, NotStored
 from compcache.factors import JsonValue, shown
-from compcache.inventory import read_entry
 from compcache.records import Usage
 from compcache.store.protocol import Found, Store
 from compcache_cli import render

@@ -21,7 +21,8 @@ def stats(
     """Show how much is stored, and the hits and seconds saved on this host."""
     where = place(context)
     store = where.store()
-    stored = inventory(store, where.usages(store))
+    with where.listing(store) as listing:
+        stored = inventory(store, where.usages(store), remembered=listing)
     total = where.from_index(lambda index: index.totals(), Usage())
     if as_json:
         render.document(_document(stored, total))
