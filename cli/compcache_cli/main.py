@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import gc
 import sys
 from typing import Annotated, Any
 
@@ -93,6 +94,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its escape
             stream.reconfigure(errors="backslashreplace")
+    gc.disable()  # a verb reads, shows and ends; looking for cycles among a large store's rows takes a fifth of that
     app(prog_name="compcache")
 
 
