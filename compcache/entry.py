@@ -29,7 +29,6 @@ ENCODINGS = ("raw", "zstd")
 KINDS = ("graph", "start-up", "executable")
 _HEAD, _AFTER = b'{\n "digest": "', b'",\n'
 _LAST = ("shared", "own")
-_FACTORS = b',\n "shared": '
 
 
 @dataclass(frozen=True, slots=True)

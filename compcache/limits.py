@@ -8,6 +8,7 @@ SWEEP_SECONDS, on one host at a time; what was used within the last hour stays, 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from compcache import lease, prune
 from compcache.cache import REFRESH_SECONDS, Cache
 from compcache.config import Limits
 from compcache.contents import contents
-from compcache.errors import StoreError
+from compcache.errors import Damaged, StoreError
 from compcache.factors import key_of
 from compcache.index import Index
 from compcache.listing import Listing
@@ -114,7 +115,8 @@ def _sweep(cache: Cache, index: Index, limits: Limits, monotonic: Callable[[], f
         listing.finish()
     finally:  # also of a look that took too long: the next one gets further
         if listing.worth_keeping:
-            index.set_listing(label, listing.changes)
+            with contextlib.suppress(StoreError, Damaged):  # what is not kept is looked at again
+                index.set_listing(label, listing.changes)
     before = stored.bytes, stored.count
     planned = prune.planned(
         stored,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +76,17 @@ def test_a_settings_file_that_is_nested_too_deep(tmp_path: Path) -> None:
     path = tmp_path / "compcache.toml"
     path.write_text("a = " + "[" * 50_000)
     assert load({"HOME": str(tmp_path), "COMPCACHE_CONFIG": str(path)}).warnings
+
+
+def test_an_adapter_that_cannot_be_imported_ends_no_import_of_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "compcache.adapters.vllm", None)
+    plugin = vllm_plugin.Plugin({"HOME": str(tmp_path)})
+    for name in vllm_plugin.WATCHED:
+        plugin.hook(ModuleType(name))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("compcache: off: ")
 
 
 def test_settings_that_cannot_be_read_turn_the_adapter_off(

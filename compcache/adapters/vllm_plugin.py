@@ -56,18 +56,19 @@ class Plugin:
             self._adapter.hook(module)
 
     def _make(self) -> Adapter | None:
-        from compcache import config
         from compcache.session import to_stderr
 
         try:
-            settings = config.load(self.inherited)
-        except (OSError, ValueError, LookupError, RecursionError) as error:
-            to_stderr(f"off: {error}")
-            return None
-        if settings.mode == "off":
-            return None
-        from compcache.adapters.vllm import Adapter
+            from compcache import config
 
-        adapter = Adapter(settings, inherited=self.inherited)
-        adapter.install()
+            settings = config.load(self.inherited)
+            if settings.mode == "off":
+                return None
+            from compcache.adapters.vllm import Adapter
+
+            adapter = Adapter(settings, inherited=self.inherited)
+            adapter.install()
+        except (ImportError, AttributeError, TypeError, OSError, ValueError, LookupError, RecursionError) as error:
+            to_stderr(f"off: {error}")  # this is an import of vLLM's own: nothing of ours may end it
+            return None
         return adapter

@@ -195,8 +195,10 @@ class DirectoryStore:
             path = pending.pop()
             try:
                 info = os.lstat(path)
-            except OSError:
+            except FileNotFoundError:
                 continue
+            except OSError as error:  # left out, its entries would seem to be gone, and their blobs nobody's
+                raise fsio.translated(error, f"cannot look at {self.root}") from error
             if not stat.S_ISDIR(info.st_mode):
                 yield self._found(path, info)
             elif path.count("/", base) < layout.DEEP.get(path[base:].split("/", 1)[0], 0):

@@ -18,7 +18,7 @@ from compcache_cli.demo import starts, tiny_model
 from compcache_cli.demo.starts import Machine, Start, StartFailed
 
 _PAIRS = 3
-"""Warm and eager starts of a mode; the table shows the faster of each, since one start varies by a tenth."""
+"""Warm and eager starts of a mode; the table shows the fastest of each, since one start varies by a tenth."""
 _HEADINGS = ("start", "compile phase", "whole start", "of eager", "loaded", "compiled", "compilers run")
 _NAMES = {
     "trace_once": "DYNAMO_TRACE_ONCE, vLLM's default on a CPU",
@@ -84,7 +84,7 @@ def _all_modes(place: Path) -> list[str]:
         render.table(
             _HEADINGS, [_row(name, start, rows["eager"]) for name, start in rows.items()], indent=2, right=_HEADINGS[1:]
         )
-        render.line("  (warm and eager: the fastest of three starts)")
+        render.line(f"  (warm and eager: the fastest of {_PAIRS} starts)")
         render.line(f"  {rows['warm from the store'].line}")
         wrong += [f"{mode}: {line}" for start in warm for line in _wrong(cold, start)]
     render.line()
