@@ -9,6 +9,7 @@ directories written and fsynced by hand.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import random
 import resource
@@ -238,7 +239,7 @@ def _look(root: Path, index: Path | None) -> str:
     """Plan to empty the store; seconds of the look and of the plan, and megabytes at the peak of this process."""
     store = DirectoryStore(root, read_only=True)
     began = time.perf_counter()
-    listing = Listing(Index(index).listing(store.label)) if index is not None else None
+    listing = Listing(functools.partial(Index(index).listing, store.label)) if index is not None else None
     seen = contents(store, remembered=listing)
     looked = time.perf_counter()
     planned = prune.planned(seen, max_size=1)

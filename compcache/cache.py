@@ -34,12 +34,11 @@ from compcache.session import Session
 from compcache.store import layout
 from compcache.store.bounded import BoundedStore
 from compcache.store.directory import DirectoryStore
-from compcache.store.protocol import Store
+from compcache.store.protocol import REFRESH_SECONDS, Store
 
 T = TypeVar("T")
 COMPRESS_FROM = 512
 """Blobs of fewer bytes are stored raw."""
-REFRESH_SECONDS = 3600.0
 RETRY_SECONDS = 0.02
 MOST_LOST = 50
 """How often a lease is tried for that nobody seems to hold."""

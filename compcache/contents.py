@@ -44,6 +44,8 @@ class StoredEntry(NamedTuple):
     kind: str
     digests: tuple[str, ...]
     """Of its blobs, each once."""
+    blob_sizes: tuple[int, ...]
+    """Theirs as stored, in bytes, by what the entry says."""
     programs: tuple[str, ...]
     """Keys of the programs that it needs."""
     compile_seconds: float
@@ -69,12 +71,13 @@ class Contents:
 
     @property
     def bytes(self) -> int:
-        return sum(found.size for found in self.found())
+        return sum([found.size for found in self.found()])
 
     @property
     def count(self) -> int:
         """How many files there are."""
-        return sum(1 for _ in self.found())
+        files = len(self.entries) + len(self.blobs) + len(self.configs) + len(self.modules)
+        return files + len(self.pins) + sum(map(len, self.leftovers.values())) + len(self.skipped)
 
     def add(self, other: Contents) -> None:
         """Take what another look found."""
@@ -95,12 +98,12 @@ class Contents:
 
     def found(self) -> Iterable[Found]:
         """Every file once."""
-        yield from (entry.found for entry in self.entries)
+        yield from [entry.found for entry in self.entries]
         yield from self.found_beside_entries()
         yield from self.pins.values()
         for leftover in self.leftovers.values():
             yield from leftover
-        yield from (skipped.found for skipped in self.skipped)
+        yield from [skipped.found for skipped in self.skipped]
 
 
 def read_entry(store: Store, found: Found) -> Entry:
@@ -134,6 +137,7 @@ def read_summary(store: Store, found: Found, name: layout.EntryName) -> StoredEn
                 sys.intern(summary.configuration_key),
                 summary.kind,
                 summary.digests,
+                summary.sizes,
                 summary.programs,
                 summary.compile_seconds,
                 _display(summary.display),
@@ -167,26 +171,35 @@ def contents(
     ``remembered``, a folder that holds the names that it held is not read again, nor listed if that was lately.
     """
     result = Contents()
-    folders = store.folders(prefix) if remembered is not None else None
+    folders = in_order(store, prefix) if remembered is not None else None
     if remembered is None or folders is None:
         for found in store.scan(prefix):
             on_file()
-            _sort(store, found, result)
+            sort_into(store, found, result)
         return result
     for folder in folders:
         on_file()
         if isinstance(folder, Found):
-            _sort(store, folder, result)
+            sort_into(store, folder, result)
         else:
-            result.add(_folder(store, folder, remembered, on_file))
+            result.add(folder_contents(store, folder, remembered, on_file))
     for place in layout.FOLDERS if not prefix else ():
         for found in store.scan(place) if place not in layout.DEEP else ():
             on_file()
-            _sort(store, found, result)
+            sort_into(store, found, result)
     return result
 
 
-def _folder(store: Store, folder: Folder, remembered: Remembered, on_file: Callable[[], None]) -> Contents:
+def in_order(store: Store, prefix: str) -> list[Folder | Found] | None:
+    """The folders of a store by name: in order, records about them are read once."""
+    folders = store.folders(prefix)
+    return None if folders is None else sorted(folders, key=lambda folder: folder.name)
+
+
+def folder_contents(
+    store: Store, folder: Folder, remembered: Remembered, on_file: Callable[[], None] = lambda: None
+) -> Contents:
+    """Look at one folder of entries or blobs, with what this host has seen of it. As :func:`contents`."""
     before, lately = remembered.recall(folder) or (Contents(), False)
     if lately:
         return before
@@ -198,12 +211,13 @@ def _folder(store: Store, folder: Folder, remembered: Remembered, on_file: Calla
         if entry is not None and entry.found.size == found.size:
             held.entries.append(entry._replace(found=found))
         else:
-            _sort(store, found, held)
+            sort_into(store, found, held)
     remembered.learn(folder, held)
     return held
 
 
-def _sort(store: Store, found: Found, into: Contents) -> None:
+def sort_into(store: Store, found: Found, into: Contents) -> None:
+    """Add a file to what a look found, by its name; an entry is read."""
     name = found.name
     place = name.split("/", 1)[0]
     if place == "blobs" and (digest := layout.parse_blob_name(name)):

@@ -207,6 +207,8 @@ class Summary(NamedTuple):
     display: bytes
     digests: tuple[str, ...]
     """Of its blobs, each once."""
+    sizes: tuple[int, ...]
+    """Theirs as stored, in bytes."""
     programs: tuple[str, ...]
 
 
@@ -217,7 +219,7 @@ _SUMMARY = re.compile(
     rb' "compile_seconds": ([0-9.e+-]+),\n "display": ({.*}),\n "blobs": \[(.*)\],\n "programs": \[(.*)\],\n'
     % (FORMAT, "|".join(KINDS).encode())
 )
-_BLOB_DIGEST = re.compile(r'"digest": "([0-9a-f]{64})"')
+_BLOB = re.compile(r'"digest": "([0-9a-f]{64})".*?"size": ([0-9]{1,10})[,}]')
 _PROGRAM_KEY = re.compile(r'"program_key": "([0-9a-f]{32})"')
 _KIND = {kind.encode(): kind for kind in KINDS}
 
@@ -229,23 +231,25 @@ def parse_summary(data: bytes) -> Summary:
         raise Damaged(f"not an entry of format {FORMAT}")
     kind, program_key, configuration_key, seconds, display, blobs, programs = match.groups()
     try:
+        sizes = dict(_all(_BLOB, blobs.decode(), '"digest": '))
         return Summary(
             _KIND[kind],
             program_key.decode(),
             configuration_key.decode(),
             _seconds(float(seconds)),
             display,
-            _all(_BLOB_DIGEST, blobs.decode(), '"digest": '),
-            _all(_PROGRAM_KEY, programs.decode(), '"program_key": '),
+            tuple(sizes),
+            tuple(map(int, sizes.values())),
+            tuple(dict.fromkeys(_all(_PROGRAM_KEY, programs.decode(), '"program_key": '))),
         )
     except ValueError as error:
         raise Damaged(f"not an entry: {error}") from error
 
 
-def _all(pattern: re.Pattern[str], text: str, name: str) -> tuple[str, ...]:
+def _all(pattern: re.Pattern[str], text: str, name: str) -> list[Any]:
     found = pattern.findall(text)
     _require(len(found) == text.count(name), f"a value of each {name[:-2]}")
-    return tuple(dict.fromkeys(found))
+    return found
 
 
 def parse_entry(data: bytes, *, program_key: str | None = None) -> Entry:

@@ -43,6 +43,8 @@ _KEY = re.compile(r"[0-9a-f]{32} ")
 _TOTALS = "totals"
 _SIZE = "size "
 _LISTING = "listing "
+_AT_ONCE = 256
+"""Records of folders; a thousand programs, a megabyte."""
 _NO_FILES = 1 << 62
 _SETTINGS: dict[str, Any] = {
     "statistics": 0,
@@ -123,19 +125,21 @@ class Index:
         """Replace what is believed of a store by what was measured."""
         self._writing(lambda database: database.set(_SIZE + _label(store), json.dumps(asdict(measured))))
 
-    def listing(self, store: str) -> dict[str, str]:
-        """What :class:`compcache.listing.Listing` keeps of a store, by folder."""
-        start = f"{_LISTING}{_label(store)} "
-        found = self._texts(start, start[:-1] + "!").items()
-        return {key[len(start) :]: text for key, text in found if key.startswith(start)}
+    def listing(self, store: str, kind: str, after: str = "") -> list[tuple[str, str]]:
+        """Some records of that kind that :class:`compcache.listing.Listing` keeps of a store: by folder, in order, the
+        first after that one."""
+        start = f"{_LISTING}{_label(store)} {kind} "
+        low = f"{start}{after}\x00" if after else start
+        found = self._texts(low, start[:-1] + "!", limit=_AT_ONCE).items()
+        return [(key[len(start) :], text) for key, text in found if key.startswith(start)]
 
     def set_listing(self, store: str, changes: Mapping[str, str | None]) -> None:
-        """Replace the records of some folders; None removes one. All of them or none."""
+        """Replace records, by kind and folder; None removes one. All of them or none."""
 
         def change(database: Any) -> None:
             with database.transact():
-                for folder, text in changes.items():
-                    key = f"{_LISTING}{_label(store)} {folder}"
+                for name, text in changes.items():
+                    key = f"{_LISTING}{_label(store)} {name}"
                     database.delete(key) if text is None else database.set(key, text)
 
         if changes:
@@ -145,8 +149,8 @@ class Index:
         parsed = ((key, parsed_usage(value)) for key, value in self._texts(low, high).items())
         return {key: usage for key, usage in parsed if usage is not None}
 
-    def _texts(self, low: str, high: str) -> dict[str, str]:
-        """Plain rows with low <= key <= high. Read-only; nothing where there is no index, or a broken one."""
+    def _texts(self, low: str, high: str, limit: int = -1) -> dict[str, str]:
+        """Plain rows with low <= key <= high, in order. Read-only; nothing where there is no index, or a broken one."""
         if not self._trusted():
             return {}
         import sqlite3
@@ -155,8 +159,8 @@ class Index:
             with contextlib.closing(self._connect(read_only=True)) as connection:
                 found: list[tuple[str, str]] = connection.execute(
                     "SELECT key, value FROM Cache WHERE raw = 1 AND mode = 1 AND filename IS NULL"
-                    " AND typeof(key) = 'text' AND typeof(value) = 'text' AND key BETWEEN ? AND ?",
-                    (low, high),
+                    " AND typeof(key) = 'text' AND typeof(value) = 'text' AND key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+                    (low, high, limit),
                 ).fetchall()
         except sqlite3.Error as error:
             if _is_broken(error):

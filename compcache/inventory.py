@@ -1,18 +1,31 @@
 """A store in rows for people: configurations, ranges, programs.
 
-Bytes and files of a row are those of its entries and of the blobs that they refer to, each blob counted once in every
-row: two rows that share a blob both count it, the sum over the store does not.
+Bytes and files of a row are those of its entries and of the blobs that they refer to (whether these are there is for
+verify to say), each blob counted once in every row: two rows that share a blob both count it, the sum over the store
+does not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from compcache.contents import CONFIGURATION_FIELDS, Contents, Remembered, Skipped, StoredEntry, contents
+from compcache.contents import (
+    CONFIGURATION_FIELDS,
+    Contents,
+    Remembered,
+    Skipped,
+    StoredEntry,
+    contents,
+    folder_contents,
+    in_order,
+    sort_into,
+)
+from compcache.listing import Listing, Shown
 from compcache.records import Usage
-from compcache.store.protocol import Store
+from compcache.store import layout
+from compcache.store.protocol import Folder, Found, Store
 
 START_UP = "start-up"
 
@@ -88,11 +101,8 @@ def inventory(
     Without ``programs``, ranges are the last level: their rows hold no programs.
     """
     stored = contents(store, remembered=remembered)
-    by_configuration: dict[str, list[StoredEntry]] = {}
-    for entry in stored.entries:
-        by_configuration.setdefault(entry.configuration_key, []).append(entry)
-    making = _Rows(stored, usages or {}, programs)
-    rows = [making.configuration(key, entries) for key, entries in by_configuration.items()]
+    making = _Rows(usages or {}, programs)
+    rows = [making.configuration(key, entries) for key, entries in _by_configuration(stored).items()]
     return Inventory(
         label=store.label,
         configurations=tuple(sorted(rows, key=lambda row: (-row.measure.last_use, row.key))),
@@ -101,6 +111,117 @@ def inventory(
         files=stored.count,
         skipped=tuple(stored.skipped),
     )
+
+
+@dataclass(slots=True)
+class Showing:
+    """A store as texts, one a configuration; the last used first."""
+
+    label: str
+    configurations: list[tuple[str, Shown]] = field(default_factory=list)
+    """By configuration key."""
+    programs: int = 0
+    bytes: int = 0
+    files: int = 0
+    """Of the whole store, if they were asked for."""
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def showing(
+    store: Store,
+    usages: Mapping[str, Usage],
+    show: Callable[[ConfigurationRow], str],
+    *,
+    way: str,
+    listing: Listing,
+    programs: bool = False,
+    totals: bool = True,
+) -> Showing:
+    """Every configuration as the text that ``show`` makes of its row.
+
+    A text is made once and remembered under ``way``, so that 100,000 programs are listed without a look at each. Where
+    ``usages`` knows of a program, it is made again. Without ``totals``, bytes and files stay 0, and only the folders of
+    configurations are looked at.
+    """
+    made = Showing(store.label)
+    look = _Look(store, _Rows(usages, programs), show, way, listing, made)
+    folders = in_order(store, "" if totals else "configs")
+    if folders is None:
+        look.at_all_of(contents(store, "" if totals else "configs"))
+    for folder in folders or ():
+        look.at(folder, totals)
+    for place in layout.FOLDERS if folders is not None and totals else ():
+        if place not in layout.DEEP:
+            _add_sums(made, contents(store, place))
+    if not totals:
+        made.bytes = made.files = 0
+    made.programs = sum(len(shown.keys) for _, shown in made.configurations)
+    made.configurations.sort(key=lambda pair: (-pair[1].last_use, pair[0]))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Fills a Showing."""
+
+    store: Store
+    rows: _Rows
+    show: Callable[[ConfigurationRow], str]
+    way: str
+    listing: Listing
+    made: Showing
+
+    def at(self, folder: Folder | Found, totals: bool) -> None:
+        if not isinstance(folder, Folder):
+            held = Contents()
+            sort_into(self.store, folder, held)
+            _add_sums(self.made, held)
+        elif not self._remembered(folder, totals):
+            held = folder_contents(self.store, folder, self.listing)
+            _add_sums(self.made, held)
+            if held.entries:
+                shown = self._shown(held.entries)
+                if self.rows.usages.keys().isdisjoint(shown.keys):
+                    self.listing.show(self.way, folder, shown)
+
+    def at_all_of(self, held: Contents) -> None:
+        _add_sums(self.made, held)
+        for entries in _by_configuration(held).values():
+            self._shown(entries)
+
+    def _remembered(self, folder: Folder, totals: bool) -> bool:
+        """Take what this host has seen of a folder; False if that is not enough."""
+        place, key = folder.name.partition("/")[0], folder.name.rpartition("/")[2]
+        size = self.listing.size(folder) if totals else (0, 0)
+        if size is None:
+            return False
+        if place == "configs":
+            shown = self.listing.shown(self.way, folder)
+            if shown is None or not self.rows.usages.keys().isdisjoint(shown.keys):
+                return False
+            self.made.configurations.append((key, shown))
+        self.made.bytes += size[0]
+        self.made.files += size[1]
+        return True
+
+    def _shown(self, entries: list[StoredEntry]) -> Shown:
+        row = self.rows.configuration(entries[0].configuration_key, entries)
+        shown = Shown(row.measure.last_use, [entry.program_key for entry in entries], self.show(row))
+        self.made.configurations.append((row.key, shown))
+        return shown
+
+
+def _by_configuration(held: Contents) -> dict[str, list[StoredEntry]]:
+    groups: dict[str, list[StoredEntry]] = {}
+    for entry in held.entries:
+        groups.setdefault(entry.configuration_key, []).append(entry)
+    return groups
+
+
+def _add_sums(made: Showing, held: Contents) -> None:
+    made.bytes += held.bytes
+    made.files += held.count
+    made.skipped += held.skipped
 
 
 def range_of(entry: StoredEntry) -> str:
@@ -124,8 +245,7 @@ def _size(name: str) -> int | None:
 class _Rows:
     """Makes the rows of one look at a store."""
 
-    def __init__(self, stored: Contents, usages: Mapping[str, Usage], programs: bool) -> None:
-        self.blobs = stored.blobs
+    def __init__(self, usages: Mapping[str, Usage], programs: bool) -> None:
         self.usages = usages
         self.programs = programs
 
@@ -163,12 +283,12 @@ class _Rows:
         )
 
     def _measure(self, entries: list[StoredEntry]) -> Measure:
-        digests = {digest for entry in entries for digest in entry.digests if digest in self.blobs}
+        blobs = {d: size for entry in entries for d, size in zip(entry.digests, entry.blob_sizes, strict=True)}
         used = [self.usages[key] for entry in entries if (key := entry.program_key) in self.usages]
         return Measure(
             programs=len(entries),
-            bytes=sum(entry.found.size for entry in entries) + sum(self.blobs[digest].size for digest in digests),
-            files=len(entries) + len(digests),
+            bytes=sum(entry.found.size for entry in entries) + sum(blobs.values()),
+            files=len(entries) + len(blobs),
             compile_seconds=sum(entry.compile_seconds for entry in entries),
             last_use=max([entry.found.mtime for entry in entries] + [usage.last_used for usage in used]),
             hits=sum(usage.hits for usage in used),

@@ -9,12 +9,13 @@ SWEEP_SECONDS, on one host at a time; what was used within the last hour stays, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from compcache import lease, prune
-from compcache.cache import REFRESH_SECONDS, Cache
+from compcache.cache import Cache
 from compcache.config import Limits
 from compcache.contents import contents
 from compcache.errors import Damaged, StoreError
@@ -23,6 +24,7 @@ from compcache.index import Index
 from compcache.listing import Listing
 from compcache.records import StoreSize
 from compcache.store import layout
+from compcache.store.protocol import REFRESH_SECONDS
 
 LOW_WATER = 0.9
 MEASURED_SECONDS = 86400.0
@@ -109,7 +111,7 @@ def _sweep(cache: Cache, index: Index, limits: Limits, monotonic: Callable[[], f
             raise TooSlow(None, f"looking at the store takes over {SWEEP_SECONDS:.0f} s; run compcache prune on it")
 
     label = cache.store.label
-    listing = Listing(index.listing(label), clock=cache.clock)
+    listing = Listing(functools.partial(index.listing, label), clock=cache.clock)
     try:
         stored = contents(cache.store, on_file=in_time, remembered=listing)
         listing.finish()

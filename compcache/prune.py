@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from compcache.contents import Contents, Remembered, StoredEntry, contents
 from compcache.failpoints import Name, reached
@@ -34,8 +35,7 @@ LEFTOVER_SECONDS = 86400.0
 """What a killed process left in tmp/, trash/ or leases/ is nobody's after a day: no lease is renewed that long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """One file that goes. ``why``: "age", "size", "dependent" (its program goes), "unreferenced" or "leftover"."""
 
     found: Found
@@ -129,15 +129,16 @@ class _Planning:
         self.grace = grace
         self.in_use = in_use
         self.going: dict[str, Removal] = {}
-        self.references = Counter(digest for entry in stored.entries for digest in entry.digests)
+        self.references = Counter([digest for entry in stored.entries for digest in entry.digests])
         # Bytes that are left to count: without those that go, or will go once they are old enough.
-        orphans = [blob for digest, blob in stored.blobs.items() if not self.references[digest]]
-        self.left = stored.bytes - sum(blob.size for blob in orphans)
+        orphans = [blob for digest, blob in stored.blobs.items() if digest not in self.references]
+        self.bytes = stored.bytes
+        self.left = self.bytes - sum(blob.size for blob in orphans)
         self.files = stored.count - len(orphans)
-        self.needed_by: dict[tuple[str, str], list[StoredEntry]] = {}
+        self.needed_by: dict[str, list[StoredEntry]] = {}
         for entry in stored.entries:
             for key in entry.programs:
-                self.needed_by.setdefault((entry.configuration_key, key), []).append(entry)
+                self.needed_by.setdefault(key, []).append(entry)
         self.spares_blobs = any(skipped.kind == "unread" for skipped in stored.skipped)
 
     def plan(self, max_size: int | None, max_files: int | None, max_age: float | None) -> Plan:
@@ -159,7 +160,7 @@ class _Planning:
                 break
             # A server's clock may be ahead of ours; a last use in the far future protects no entry for ever.
             ahead = SLACK_SECONDS if self.in_use else 0.0
-            if not -ahead <= self.now - last_use < self.in_use:
+            if not -ahead <= self.now - last_use < self.in_use and found.name not in self.going:
                 self._go(found, entry, "size")
         return self._result(others)
 
@@ -170,47 +171,55 @@ class _Planning:
     def _candidates(self) -> list[tuple[float, Found, StoredEntry | None]]:
         """Entries that may go, the least recently used first, a start-up before its graphs; damaged ones as well."""
         pinned = self._pinned()
-        rows: list[tuple[float, Found, StoredEntry | None]] = [
-            (self._last_use(entry), entry.found, entry)
+        rows: list[tuple[float, bool, str, Found, StoredEntry | None]] = [
+            (self._last_use(entry), not entry.programs, entry.found.name, entry.found, entry)
             for entry in self.stored.entries
-            if entry.program_key not in pinned
+            if not pinned or entry.program_key not in pinned
         ]
         for skipped in self.stored.skipped:
             name = layout.parse_entry_name(skipped.name)
             if skipped.kind == "damaged" and name and name.program_key not in pinned:
-                rows.append((skipped.found.mtime, skipped.found, None))
-        return sorted(rows, key=lambda row: (row[0], not (row[2] and row[2].programs), row[1].name))
+                rows.append((skipped.found.mtime, True, skipped.name, skipped.found, None))
+        rows.sort()  # no two have the same name
+        return [(last_use, found, entry) for last_use, _, _, found, entry in rows]
 
     def _pinned(self) -> set[str]:
         pinned = set(self.stored.pins)
         return pinned | {key for entry in self.stored.entries if entry.program_key in pinned for key in entry.programs}
 
     def _dependents(self, entry: StoredEntry) -> list[StoredEntry]:
-        return self.needed_by.get((entry.configuration_key, entry.program_key), [])
+        named = self.needed_by.get(entry.program_key, ()) if self.needed_by else ()
+        return [other for other in named if other.configuration_key == entry.configuration_key] if named else []
 
     def _last_use(self, entry: StoredEntry) -> float:
-        return max([entry.found.mtime, *(start_up.found.mtime for start_up in self._dependents(entry))])
+        dependents = self._dependents(entry)
+        return max([entry.found.mtime, *(d.found.mtime for d in dependents)]) if dependents else entry.found.mtime
 
     def _go(self, found: Found, entry: StoredEntry | None, why: str) -> None:
         """Let an entry go, after those that need it (whoever wrote them: they may name each other in a circle)."""
+        if entry is None or not self._dependents(entry):
+            self._count_out(Removal(found, why, entry))
+            return
         together = {found.name: Removal(found, why, entry)}
-        pending = [entry] if entry else []
+        pending = [entry]
         while pending:
             for dependent in self._dependents(pending.pop()):
                 if dependent.found.name not in together:
                     together[dependent.found.name] = Removal(dependent.found, "dependent", dependent)
                     pending.append(dependent)
         for removal in reversed(together.values()):
-            if removal.name not in self.going:
-                self._count_out(removal)
+            self._count_out(removal)
 
     def _count_out(self, removal: Removal) -> None:
-        self.going[removal.name] = removal
-        self._out(removal.found)
-        for digest in removal.entry.digests if removal.entry else ():
-            self.references[digest] -= 1
-            if not self.references[digest] and digest in self.stored.blobs:
-                self._out(self.stored.blobs[digest])
+        found, _, entry = removal
+        if found.name in self.going:
+            return
+        self.going[found.name] = removal
+        self._out(found)
+        for digest in entry.digests if entry else ():
+            left = self.references[digest] = self.references[digest] - 1
+            if not left and (blob := self.stored.blobs.get(digest)) is not None:
+                self._out(blob)
 
     def _leftovers(self, max_age: float | None) -> list[Removal]:
         groups = self.stored.leftovers
@@ -244,7 +253,7 @@ class _Planning:
             entries=tuple(self.going.values()),
             blobs=blobs,
             others=(*others, *self._shared_files()),
-            bytes_before=self.stored.bytes,
+            bytes_before=self.bytes,
             bytes_young=sum(found.size for found in orphans) - sum(found.size for found in old),
             spares_blobs=self.spares_blobs,
         )

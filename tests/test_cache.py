@@ -9,7 +9,7 @@ from typing import Any
 import filled
 import pytest
 
-from compcache.cache import NEAREST_LIMIT, REFRESH_SECONDS, Cache, Draft, Part, digest_of, encoded
+from compcache.cache import NEAREST_LIMIT, Cache, Draft, Part, digest_of, encoded
 from compcache.config import load
 from compcache.entry import Assembly, Entry, Piece, ProgramRef
 from compcache.errors import Damaged, NotStored, RequiredMiss, StoreError
@@ -17,6 +17,7 @@ from compcache.factors import Factors
 from compcache.session import Session, explained
 from compcache.store import layout
 from compcache.store.memory import MemoryStore
+from compcache.store.protocol import REFRESH_SECONDS
 
 DATA = b"machine code that compresses well " * 100
 

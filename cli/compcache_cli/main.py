@@ -1,4 +1,4 @@
-"""The ``compcache`` command. A verb is one line at the end of this file.
+"""The ``compcache`` command. A verb is a name in VERBS, and a function of that name in a module of commands/.
 
 Every error of the library ends as one line on stderr and an exit status: 2 for what the user wrote (an option, a
 setting), 1 for the rest.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import gc
+import importlib
 import sys
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +20,19 @@ from typer.core import TyperGroup
 from compcache import __version__, config
 from compcache.errors import CompcacheError, ConfigError
 from compcache_cli import render
-from compcache_cli.commands import Place, demo, ls, pin, prune, show, stats, verify
+from compcache_cli.commands import Place
+
+VERBS = {
+    "ls": "ls",
+    "show": "show",
+    "prune": "prune",
+    "pin": "pin",
+    "unpin": "pin",
+    "stats": "stats",
+    "verify": "verify",
+    "demo": "demo",
+}
+"""The module of each; only what is asked for is imported."""
 
 
 class _Verbs(TyperGroup):
@@ -40,24 +54,12 @@ class _Verbs(TyperGroup):
             raise typer.Exit(1) from error
 
 
-app = typer.Typer(
-    cls=_Verbs,
-    help="Keeps what a compiler produced, so that a program is compiled once per configuration.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         render.line(f"compcache {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def options(
     context: typer.Context,
     store: Annotated[
@@ -79,14 +81,21 @@ def options(
     context.obj = Place(settings)
 
 
-app.command("ls")(ls.ls)
-app.command("show")(show.show)
-app.command("prune")(prune.prune)
-app.command("pin")(pin.pin)
-app.command("unpin")(pin.unpin)
-app.command("stats")(stats.stats)
-app.command("verify")(verify.verify)
-app.command("demo")(demo.demo)
+def application(arguments: Iterable[str] = ()) -> typer.Typer:
+    """The app with the verbs that ``arguments`` name, or with all of them."""
+    app = typer.Typer(
+        cls=_Verbs,
+        help="Keeps what a compiler produced, so that a program is compiled once per configuration.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(options)
+    for verb in VERBS.keys() & set(arguments) or VERBS:
+        app.command(verb)(getattr(importlib.import_module(f"compcache_cli.commands.{VERBS[verb]}"), verb))
+    return app
 
 
 def main() -> None:
@@ -95,7 +104,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows its escape
             stream.reconfigure(errors="backslashreplace")
     gc.disable()  # a verb reads, shows and ends; looking for cycles among a large store's rows takes a fifth of that
-    app(prog_name="compcache")
+    application(sys.argv[1:])(prog_name="compcache")
 
 
 if __name__ == "__main__":

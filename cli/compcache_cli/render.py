@@ -11,13 +11,12 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from compcache.session import size_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _PIPE_WIDTH = 1000
 size = size_text
@@ -51,6 +50,11 @@ def ago(moment: float, now: float) -> str:
     return f"{age(now - moment)} ago" if moment > 0 else "never"
 
 
+def moment(text: str | None) -> float:
+    """The Unix time that :func:`iso` wrote; 0 for None."""
+    return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
 def iso(moment: float) -> str | None:
     """A Unix time as UTC for JSON, "2026-12-01T06:14:25Z"; None for 0 and for what no calendar has."""
     if moment <= 0:
@@ -68,7 +72,10 @@ def count(number: int, word: str) -> str:
 
 def plain(value: object) -> str:
     """Text that is safe on a terminal, in one line."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def message(error: BaseException) -> str:
@@ -87,16 +94,28 @@ def say(text: str) -> None:
 
 def line(text: str = "") -> None:
     """A line on stdout."""
-    _console().print(Text(plain(text)), soft_wrap=True)
+    _print_line(plain(text))
 
 
 def heading(text: str) -> None:
     """A line on stdout that stands over what follows."""
-    _console().print(Text(plain(text), style="bold"), soft_wrap=True)
+    _print_line(plain(text), "bold")
+
+
+def _print_line(text: str, style: str = "") -> None:
+    if sys.stdout.isatty():
+        from rich.text import Text
+
+        _console().print(Text(text, style=style), soft_wrap=True)
+    else:  # as the console would, at a hundredth of the cost: a large store has 100,000 lines
+        sys.stdout.write(text + "\n")
 
 
 def facts(rows: Iterable[tuple[str, object]], *, indent: int = 0) -> None:
     """Names and their values on stdout, one a line."""
+    from rich.table import Table
+    from rich.text import Text
+
     result = Table(box=None, pad_edge=False, show_header=False)
     if indent:
         result.add_column("", min_width=indent - 1)
@@ -110,29 +129,69 @@ def facts(rows: Iterable[tuple[str, object]], *, indent: int = 0) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, indent: int = 0, right: Iterable[str] = ()
 ) -> None:
-    """A table on stdout; the columns named in ``right`` are aligned there."""
-    result = Table(box=None, pad_edge=False, header_style="dim")
+    """A table on stdout; the columns named in ``right`` are aligned there. Folded where the terminal is too narrow."""
+    cells = [[plain(cell) for cell in row] for row in rows]
     aligned = set(right)
+    widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
+    if sum(widths) + 2 * len(widths) + indent > (_console().width if sys.stdout.isatty() else _PIPE_WIDTH):
+        _print_folded(columns, cells, indent, aligned)
+        return
+    places = [(width, name in aligned) for width, name in zip(widths, columns, strict=True)]
+    before = " " * (indent + 1) if indent else ""
+    _print_line(before + _aligned(columns, places), "dim")
+    for row in cells:
+        _print_line(before + _aligned(row, places))
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _aligned(row: Sequence[str], places: Sequence[tuple[int, bool]]) -> str:
+    filled = [(cell, " " * (width - _width(cell)), right) for cell, (width, right) in zip(row, places, strict=True)]
+    return "  ".join([space + cell if right else cell + space for cell, space, right in filled]).rstrip()
+
+
+def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]], indent: int, right: set[str]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(box=None, pad_edge=False, header_style="dim")
     if indent:
         result.add_column("", min_width=indent - 1)
     for name in columns:
-        result.add_column(name, justify="right" if name in aligned else "left", overflow="fold")
+        result.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        cells = [Text(plain(cell)) for cell in row]
-        result.add_row(*([Text("")] if indent else []), *cells)
+        result.add_row(*([Text("")] if indent else []), *map(Text, row))
     _console().print(result)
 
 
 def document(value: Any) -> None:
     """JSON on stdout, and nothing else there: an object indented, a list with one row a line."""
     if isinstance(value, list):
-        sys.stdout.write("[\n" + ",\n".join(map(_json, value)) + "\n]\n" if value else "[]\n")
+        documents(map(json_text, value))
     else:
-        sys.stdout.write(_json(value, indent=2) + "\n")
+        sys.stdout.write(json_text(value, indent=2) + "\n")
+        sys.stdout.flush()
+
+
+def documents(texts: Iterable[str]) -> None:
+    """A JSON list on stdout, from the text of its rows: one, or several with a comma and a line end between them."""
+    between = "[\n"
+    for text in texts:
+        sys.stdout.write(between)
+        sys.stdout.write(text)
+        between = ",\n"
+    sys.stdout.write("[]\n" if between == "[\n" else "\n]\n")
     sys.stdout.flush()
 
 
-def _json(value: Any, indent: int | None = None) -> str:
+def json_text(value: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
@@ -150,6 +209,14 @@ def _finite(value: Any) -> Any:
     return value
 
 
+_made: list[tuple[Any, Console]] = []
+
+
 def _console() -> Console:
-    # Made per call: stdout may be another one by then. A pipe has no width, and must not get lines cut at 80.
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    # Made once for a stdout, which may be another one by then. A pipe has no width, and must not get lines cut at 80.
+    if not _made or _made[0][0] is not sys.stdout:
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else _PIPE_WIDTH
+        _made[:] = [(sys.stdout, Console(file=sys.stdout, highlight=False, width=width))]
+    return _made[0][1]

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
+REFRESH_SECONDS = 3600.0
+"""A program in use has its entry refreshed this often at most."""
+
 
 class Found(NamedTuple):
     """One name of a scan: size in bytes, and mtime (Unix time, seconds), which means "last stored or used"."""

@@ -37,9 +37,9 @@ def run(tmp_path: Path) -> Callable[..., Result]:
     }
 
     def run(*arguments: str, typed: str = "", **more: str) -> Result:
-        from compcache_cli.main import app
+        from compcache_cli.main import application
 
-        result = CliRunner(env={**environment, **more}).invoke(app, list(arguments), input=typed)
+        result = CliRunner(env={**environment, **more}).invoke(application(), list(arguments), input=typed)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception  # a traceback is never an answer
         return result

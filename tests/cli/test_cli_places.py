@@ -126,7 +126,8 @@ def test_a_real_process_with_an_ascii_terminal_and_odd_names(root: Path, tmp_pat
 
 def test_listing_imports_no_engine(root: Path) -> None:
     program = (
-        "import sys; from compcache_cli.main import app; app(['--store', sys.argv[1], 'ls'], standalone_mode=False);"
+        "import sys; from compcache_cli.main import application;"
+        " application()(['--store', sys.argv[1], 'ls'], standalone_mode=False);"
         " print(sorted({'torch', 'vllm', 'jax'} & set(sys.modules)), file=sys.stderr)"
     )
     found = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, check=True, timeout=120)

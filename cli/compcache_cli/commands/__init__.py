@@ -15,13 +15,13 @@ from typing import TypeVar
 
 import typer
 
-from compcache.cache import REFRESH_SECONDS
 from compcache.config import Settings
 from compcache.errors import CompcacheError, NotStored
 from compcache.index import Index
 from compcache.listing import Listing
 from compcache.records import Usage
 from compcache.store.directory import DirectoryStore
+from compcache.store.protocol import REFRESH_SECONDS
 from compcache_cli import render
 
 T = TypeVar("T")
@@ -51,12 +51,19 @@ class Place:
         return self.from_index(lambda index: index.usages(store.label), {})
 
     @contextlib.contextmanager
-    def listing(self, store: DirectoryStore, believed: float = REFRESH_SECONDS) -> Iterator[Listing]:
-        """What this host has seen of a store, for a look at all of it; kept for the next one if that is worth it."""
-        nothing: dict[str, str] = {}
-        known = Listing(self.from_index(lambda index: index.listing(store.label), nothing), believed=believed)
+    def listing(
+        self, store: DirectoryStore, believed: float = REFRESH_SECONDS, looks_at: str = "", way: str = ""
+    ) -> Iterator[Listing]:
+        """What this host has seen of a store, for a look at all of it (or of one of its folders); kept for the next one
+        if that is worth it."""
+        nothing: list[tuple[str, str]] = []
+
+        def load(kind: str, after: str) -> list[tuple[str, str]]:
+            return self.from_index(lambda index: index.listing(store.label, kind, after), nothing)
+
+        known = Listing(load, believed=believed)
         yield known
-        known.finish()
+        known.finish(looks_at, way)
         if known.worth_keeping:
             self.from_index(lambda index: index.set_listing(store.label, known.changes), None)
 

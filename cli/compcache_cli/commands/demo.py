@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from compcache.inventory import inventory
 from compcache.store.directory import DirectoryStore
 from compcache_cli import render
 from compcache_cli.commands.ls import print_listing
@@ -88,7 +87,7 @@ def _all_modes(place: Path) -> list[str]:
         render.line(f"  {rows['warm from the store'].line}")
         wrong += [f"{mode}: {line}" for start in warm for line in _wrong(cold, start)]
     render.line()
-    print_listing(inventory(DirectoryStore(store, read_only=True)), programs=False)
+    print_listing(DirectoryStore(store, read_only=True))
     return wrong
 
 
