@@ -130,9 +130,9 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def status(path: Path) -> os.stat_result:
-    """Of a file or directory, a link's target; an error of the moment is looked at again."""
-    return _retried(os.stat, path)
+def status(path: Path | str, *, follow: bool = True) -> os.stat_result:
+    """Of a file or directory, a link's target (or its own); an error of the moment is looked at again."""
+    return _retried(os.stat if follow else os.lstat, path)
 
 
 def random_name() -> str:

@@ -20,7 +20,7 @@ from compcache.entry import MAX_ENTRY_BYTES, MAX_RAW_BYTES, BlobRef, Entry
 from compcache.errors import CompcacheError, Damaged, FactorError, NotStored, StoreError
 from compcache.factors import Factors, key_of
 from compcache.store import layout
-from compcache.store.protocol import Found, Store
+from compcache.store.protocol import Folder, Found, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Report:
 
 
 def verify(store: Store, prefix: str = "") -> Report:
-    """Look at the whole store, or at what is below a folder. Raises StoreError only if it cannot be listed."""
-    stored = contents(store, prefix)
-    findings = [Finding(s.name, s.kind, s.reason) for s in stored.skipped]
+    """Look at the whole store, or at what is below a folder; a part that cannot be looked at is a finding."""
+    stored, findings = _looked(store, prefix)
+    findings.extend(Finding(s.name, s.kind, s.reason) for s in stored.skipped)
     refs: Refs = {}
     findings.extend(_entries(store, stored, refs))
     findings.extend(_blobs(store, stored, refs))
@@ -72,6 +72,33 @@ def verify(store: Store, prefix: str = "") -> Report:
         bytes=stored.bytes,
         findings=tuple(sorted(findings, key=lambda finding: (not finding.damage, finding.name, finding.detail))),
     )
+
+
+def _looked(store: Store, prefix: str) -> tuple[Contents, list[Finding]]:
+    """What is below a folder; where that cannot be looked at as a whole, what its parts hold, as far as they can be."""
+    try:
+        return contents(store, prefix), []
+    except StoreError as error:
+        stored, findings = Contents(), list[Finding]()
+        parts = _parts(store, prefix)
+        if not parts:
+            findings.append(Finding(prefix, "unread", error.strerror or str(error)))
+    for part in parts:
+        below, found = _looked(store, part)
+        stored.add(below)
+        findings += found
+    return stored, findings
+
+
+def _parts(store: Store, prefix: str) -> list[str]:
+    if not prefix:
+        return list(layout.FOLDERS)
+    if prefix not in layout.DEEP:
+        return []
+    try:
+        return [folder.name for folder in store.folders(prefix) or () if isinstance(folder, Folder)]
+    except StoreError:
+        return []
 
 
 Refs = dict[str, tuple[BlobRef, ...]]

@@ -185,6 +185,7 @@ class Adapter:
             current.doubt = "vLLM could not load what is stored for these factors"
             return None
         current.release()
+        self.report.used(self.cache, [entry, *found.graphs])
         self._healed = None
         self.session.load([entry, *found.graphs], startup.now() - began, found.compile_seconds)
         if load is not None:

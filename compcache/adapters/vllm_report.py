@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Collection, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ from compcache.suspicion import Load
 
 if TYPE_CHECKING:
     from compcache.adapters.vllm import Adapter
+    from compcache.cache import Cache
+    from compcache.entry import Entry
+    from compcache.factors import Factors
 
 
 class ReadyReport:
@@ -24,7 +28,7 @@ class ReadyReport:
         self.loads: list[Load] = []
         """Loads whose programs have not run through a start-up yet."""
         self._waiting = False
-        self._counted = 0
+        self._uses: list[tuple[Cache, list[Entry]]] = []
 
     def when_ready(self) -> None:
         """Report after the worker's last step, or now if that cannot be hooked."""
@@ -69,18 +73,28 @@ class ReadyReport:
         line = session.report()
         mine = {entry.program_key for entry in session.compiled}
         for factors in session.missed:
-            line += f"; {explained(cache.nearest(factors, 'start-up', mine))}"
+            line += f"; {cache.guarded('no explanation', functools.partial(self._why, factors, mine), 'missed')}"
         session.say(line)
         session.missed.clear()
 
+    def _why(self, factors: Factors, mine: Collection[str]) -> str:
+        return explained(self.adapter.shared_cache.nearest(factors, "start-up", mine))
+
+    def used(self, cache: Cache, entries: Iterable[Entry]) -> None:
+        """These were loaded from the store of that cache; it is written down once the engine is ready."""
+        self._uses.append((cache, list(entries)))
+
     def _count(self) -> None:
         """Each loaded program once, however often a process reports."""
-        session, cache = self.adapter.session, self.adapter.shared_cache
-        loaded, self._counted = session.loaded[self._counted :], len(session.loaded)
-        cache.mark_used(loaded)
-        now = cache.clock()
+        session = self.adapter.session
+        uses, self._uses = self._uses, []
         saved = session.saved_seconds / max(1, len(session.loaded))
-        self._index.record([Use(e.program_key, cache.store.label, saved, now) for e in loaded])
+        self._index.record(
+            Use(entry.program_key, cache.store.label, saved, cache.clock()) for cache, used in uses for entry in used
+        )
+        # Last: it lists folders of the store, and one that cannot be listed must not cost the statistics.
+        for cache, used in uses:
+            cache.mark_used(used)
 
     def _keep_limits(self) -> None:
         from compcache import limits  # only here: the engine waits for this module's imports

@@ -180,31 +180,42 @@ class DirectoryStore:
         while pending:
             for item in self._listed(pending.pop()):
                 try:
-                    if item.is_dir(follow_symlinks=False):
-                        pending.append(item.path)
+                    info = None if item.is_dir(follow_symlinks=False) else item.stat(follow_symlinks=False)
+                except OSError:  # of the moment, perhaps: looked at again
+                    info = self._looked_at(item.path)
+                    if info is None:
                         continue
-                    info = item.stat(follow_symlinks=False)
-                except OSError:
-                    continue
-                yield self._found(item.path, info)
+                if info is None or stat.S_ISDIR(info.st_mode):
+                    pending.append(item.path)
+                else:
+                    yield self._found(item.path, info)
 
     def folders(self, prefix: str) -> Iterator[Folder | Found]:
         base = len(self._base_text) + 1
         pending = [self._folder(place) for place in ([prefix] if prefix else layout.DEEP)]
         while pending:
             path = pending.pop()
-            try:
-                info = os.lstat(path)
-            except FileNotFoundError:
+            info = self._looked_at(path)
+            if info is None:
                 continue
-            except OSError as error:  # left out, its entries would seem to be gone, and their blobs nobody's
-                raise fsio.translated(error, f"cannot look at {self.root}") from error
             if not stat.S_ISDIR(info.st_mode):
                 yield self._found(path, info)
             elif path.count("/", base) < layout.DEEP.get(path[base:].split("/", 1)[0], 0):
                 pending += [item.path for item in self._listed(path)]
             else:
                 yield Folder(path[base:], info.st_mtime)
+
+    def _looked_at(self, path: str) -> os.stat_result | None:
+        """The status of a file or folder itself; None if it has vanished.
+
+        Any other error is one of the whole look: left out, an entry would seem to be gone, and its blobs nobody's.
+        """
+        try:
+            return fsio.status(path, follow=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise fsio.translated(error, f"cannot look at {path}") from error
 
     def _found(self, path: str, info: os.stat_result) -> Found:
         return Found(path[len(self._base_text) + 1 :], info.st_size, info.st_mtime)
@@ -219,7 +230,7 @@ class DirectoryStore:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise fsio.translated(error, f"cannot list {self.root}") from error
+            raise fsio.translated(error, f"cannot list {folder}") from error
 
     def _path(self, name: str) -> Path:
         return self._base / _checked(name)

@@ -74,9 +74,14 @@ class Store(Protocol):
         """
 
     def scan(self, prefix: str) -> Iterator[Found]:
-        """Every file below a folder, in no order; files that vanish on the way are left out. Temporary names too."""
+        """Every file below a folder, in no order; files that vanish on the way are left out. Temporary names too.
+
+        A file or folder that is there and cannot be looked at is an error: who does not see an entry takes its blobs
+        for nobody's.
+        """
 
     def folders(self, prefix: str) -> Iterator[Folder | Found] | None:
         """The folders below ``prefix`` that hold entries or blobs, so that a look at a large store need not list what
-        did not change; and files that lie where such a folder should. None where the store has no folders.
+        did not change; and files that lie where such a folder should. None where the store has no folders. Errors as
+        in ``scan``.
         """

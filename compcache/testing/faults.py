@@ -122,6 +122,24 @@ class AlwaysFails(Wrapper):
     def scan(self, prefix: str) -> Iterator[Found]:
         raise self._fail()
 
+    def folders(self, prefix: str) -> Iterator[Folder | Found] | None:
+        raise self._fail()
+
+
+class CannotLookAt(Wrapper):
+    """A scan that comes to a name that begins with ``prefix`` fails there with this errno; all else works."""
+
+    def __init__(self, store: Store, prefix: str, number: int = errno.EIO) -> None:
+        super().__init__(store)
+        self.prefix = prefix
+        self.number = number
+
+    def scan(self, prefix: str) -> Iterator[Found]:
+        for found in self.store.scan(prefix):
+            if found.name.startswith(self.prefix):
+                raise _failure(self.number)
+            yield found
+
 
 class ReadOnly(Wrapper):
     """Reads work; what would change the store fails with EROFS, or does nothing where the protocol says so."""

@@ -51,6 +51,17 @@ class Every(Fault):
                 raise _error(self.number, paths[0])
 
 
+class At(Fault):
+    """Calls for one path fail with that errno."""
+
+    def __init__(self, path: Path | str, number: int, calls: tuple[str, ...] = CALLS) -> None:
+        self.path, self.number, self.calls = os.path.abspath(path), number, calls
+
+    def before(self, call: str, paths: tuple[str, ...]) -> None:
+        if call in self.calls and self.path in paths:
+            raise _error(self.number, self.path)
+
+
 class NegativeCaching(Fault):
     """A new name is not seen by the next ``looks`` calls: an NFS client that remembers that it was not there."""
 
@@ -99,6 +110,35 @@ class Skew(Fault):
                 _REAL["utime"](paths[-1], (moment, moment), follow_symlinks=False)
 
 
+class _Listing:
+    """What ``scandir`` gives; to ask one of its entries for its status is a call, too."""
+
+    def __init__(self, found: Any, faults: tuple[Fault, ...]) -> None:
+        self.found, self.faults = found, faults
+
+    def __enter__(self) -> _Listing:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.found.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return (_Listed(entry, self.faults) for entry in self.found)
+
+
+class _Listed:
+    """One entry of a listing; whether it is a folder is known without a call."""
+
+    def __init__(self, entry: os.DirEntry[str], faults: tuple[Fault, ...]) -> None:
+        self.name, self.path, self.is_dir = entry.name, entry.path, entry.is_dir
+        self._entry, self._faults = entry, faults
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        for fault in self._faults:
+            fault.before("stat" if follow_symlinks else "lstat", (os.path.abspath(self.path),))
+        return self._entry.stat(follow_symlinks=follow_symlinks)
+
+
 class LocksForEverybody(Fault):
     """``flock`` and ``lockf`` succeed for everybody (some FUSE and NFS mounts); see :func:`hostile`."""
 
@@ -129,7 +169,7 @@ def hostile(root: Path | str, *faults: Fault) -> Iterator[None]:
             result = real(*args, **kwargs)
             for fault in faults:
                 fault.after(name, paths)
-            return result
+            return _Listing(result, faults) if name == "scandir" else result
 
         return call
 

@@ -6,8 +6,10 @@ Where a store's insides can be reached, data is prepared and inspected behind it
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,13 @@ class StoreContract:
     def date(self, store: Store, name: str, mtime: float) -> None:
         """Set the mtime of a name behind the store's back."""
         pytest.skip("mtimes of this store cannot be set")
+
+    def unseen(self, store: Store, name: str, number: int) -> AbstractContextManager[None]:
+        """Within the block, who asks below the store for the status of a name gets this errno.
+
+        A store of files can use :func:`compcache.testing.filesystems.hostile` with ``At``.
+        """
+        pytest.skip("errors cannot be made below this store")
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
@@ -103,6 +112,22 @@ class StoreContract:
         assert set(self.names(store, "blobs")) == {NAME}
         assert len(self.names(store, "")) == 2
         assert self.names(store, "pins") == {}
+
+    @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+    @pytest.mark.parametrize("prefix", ["", "blobs", "blobs/ab"])
+    def test_what_cannot_be_looked_at_is_an_error_and_not_left_out(
+        self, store: Store, prefix: str, number: int
+    ) -> None:
+        for name in (NAME, OTHER):
+            self.plant(store, name, b"x")
+        with self.unseen(store, NAME, number):
+            with pytest.raises(StoreError) as raised:
+                list(store.scan(prefix))
+            assert not (isinstance(raised.value, NotStored) and raised.value.gone)
+            assert set(self.names(store, "blobs/cd")) == {OTHER}
+        with self.unseen(store, NAME, errno.ENOENT):
+            assert set(self.names(store, "blobs")) == {OTHER}, "what vanishes on the way is no error"
+        assert set(self.names(store, "blobs")) == {NAME, OTHER}
 
     def test_remove(self, store: Store) -> None:
         self.plant(store, NAME, b"x")

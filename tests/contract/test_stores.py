@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from compcache.store.directory import DirectoryStore
 from compcache.store.memory import MemoryStore
 from compcache.store.protocol import Store
 from compcache.testing.faults import AlwaysFails, FullAfter, ReadOnly, Wrapper
+from compcache.testing.filesystems import At, hostile
 from compcache.testing.store_contract import LIMIT, NAME, StoreContract
 
 
@@ -35,6 +37,10 @@ class TestDirectoryStore(StoreContract):
 
     def date(self, store: Store, name: str, mtime: float) -> None:
         os.utime(self.path(store, name), (mtime, mtime))
+
+    def unseen(self, store: Store, name: str, number: int) -> AbstractContextManager[None]:
+        path = self.path(store, name)
+        return hostile(path.parents[3], At(path, number, ("stat", "lstat")))
 
 
 class TestMemoryStore(StoreContract):
