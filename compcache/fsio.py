@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 import stat
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compcache.errors import Damaged, NotStored, StoreError, Untrusted
+from compcache.errors import CompcacheError, Damaged, NotStored, StoreError, Untrusted
 from compcache.failpoints import reached
 
 T = TypeVar("T")
@@ -85,6 +86,15 @@ def read_file(path: Path | str, limit: int, trust: Trust) -> bytes:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise Damaged(f"{_name(os.fspath(path))} is not a regular file") from error
         raise translated(error, f"cannot read {path}") from error
+
+
+def read_record(path: Path, limit: int) -> dict[str, Any]:
+    """The JSON object in a file of this user's own; empty if there is none that can be read, trusted or understood."""
+    try:
+        record = json.loads(read_file(path, limit, Trust()))
+    except (CompcacheError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _retried(call: Callable[..., T], *arguments: Any) -> T:

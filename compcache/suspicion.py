@@ -144,11 +144,7 @@ def _alive(record: Path) -> bool:
 
 
 def _owner(record: Path) -> dict[str, Any]:
-    try:
-        owner = json.loads(fsio.read_file(record, MAX_RECORD_BYTES, fsio.Trust()))
-    except (CompcacheError, ValueError, RecursionError):
-        return {}
-    return owner if isinstance(owner, dict) else {}
+    return fsio.read_record(record, MAX_RECORD_BYTES)
 
 
 def _cause(record: Path) -> str:

@@ -12,7 +12,7 @@ from types import ModuleType
 import filled
 import pytest
 
-from compcache import config, lease
+from compcache import config, fsio, lease
 from compcache.adapters import startup, vllm, vllm_plugin
 from compcache.cache import Cache, Draft, Part
 from compcache.config import load
@@ -70,6 +70,19 @@ def test_modules_and_leases_that_are_nested_too_deep(root: Path, content: bytes)
     assert startup.find(cache, factors) is None
     cache.store.replace(layout.lease("ab" * 16), content[:4000])
     assert lease.Watch(cache.store, "ab" * 16).holder()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"1", b"{", b"\xff", b"[" * 9000, b'{"a": "' + b"x" * 9000 + b'"}'])
+def test_a_record_of_a_host_that_says_nothing_is_empty(tmp_path: Path, content: bytes) -> None:
+    record = tmp_path / "record"
+    assert fsio.read_record(record, 4096) == {}
+    record.write_bytes(content)
+    record.chmod(0o600)
+    assert fsio.read_record(record, 4096) == {}
+    record.write_bytes(b'{"pid": 1}')
+    assert fsio.read_record(record, 4096) == {"pid": 1}
+    record.chmod(0o666)
+    assert fsio.read_record(record, 4096) == {}, "anybody could have written it"
 
 
 def test_a_settings_file_that_is_nested_too_deep(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from compcache import fsio
 from compcache.adapters.startup import StartUp, source_factors
@@ -33,7 +32,7 @@ def vouch(state: Path, startup: StartUp, data: bytes, modules: list[str]) -> Non
 
 def vouched(state: Path, factors: Factors, own_file: str) -> bytes | None:
     """The bytes of vLLM's own file, if this host vouches for it under these factors and the installed sources."""
-    record = _record(state / "own" / f"{factors.program_key}.json")
+    record = fsio.read_record(state / "own" / f"{factors.program_key}.json", MAX_RECORD_BYTES)
     modules = record.get("modules")
     if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
         return None
@@ -44,11 +43,3 @@ def vouched(state: Path, factors: Factors, own_file: str) -> bytes | None:
     except CompcacheError:
         return None
     return data if digest_of(data) == record.get("digest") else None
-
-
-def _record(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(fsio.read_file(path, MAX_RECORD_BYTES, fsio.Trust()))
-    except (CompcacheError, ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
