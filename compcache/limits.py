@@ -13,18 +13,20 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from compcache import lease, prune
+from compcache import lease, prune, suspicion
 from compcache.cache import Cache
 from compcache.config import Limits
 from compcache.contents import contents
-from compcache.errors import Damaged, StoreError
+from compcache.errors import Damaged, NotStored, StoreError
 from compcache.factors import key_of
 from compcache.index import Index
 from compcache.listing import Listing
 from compcache.records import StoreSize
 from compcache.store import layout
-from compcache.store.protocol import REFRESH_SECONDS
+from compcache.store.directory import DirectoryStore
+from compcache.store.protocol import REFRESH_SECONDS, Found
 
 LOW_WATER = 0.9
 MEASURED_SECONDS = 86400.0
@@ -135,6 +137,21 @@ def _sweep(cache: Cache, index: Index, limits: Limits, monotonic: Callable[[], f
     index.set_store_size(label, _again_after(size, AGAIN_SECONDS) if exceeds(*after, limits) else size)
     index.forget([r.entry.program_key for r in outcome.removed if r.entry], label)
     return Sweep(*before, *after, outcome)
+
+
+def drop_unsuspected(state: Path) -> prune.Outcome:
+    """Remove from this host's own store what stands in for no program that is suspected (any more).
+
+    Nothing would find it. Blobs that may belong to what is being compiled again now stay until they are older.
+    """
+    store = DirectoryStore(suspicion.healed(state))
+    try:
+        store.check()
+    except NotStored:
+        return prune.Outcome()
+    stored = contents(store)
+    stored.pins |= {s.program_key: Found(layout.pin(s.program_key), 0, 0.0) for s in suspicion.suspects(state)}
+    return prune.execute(store, prune.planned(stored, max_size=0))
 
 
 def _low(limit: int | None, now: int) -> int | None:

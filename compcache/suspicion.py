@@ -16,15 +16,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from compcache import fsio
-from compcache.entry import Entry
+from compcache.entry import MAX_ENTRY_BYTES, Entry, parse_entry
 from compcache.errors import CompcacheError
 from compcache.lease import host_identity, process_start
+from compcache.store import layout
+from compcache.store.directory import DirectoryStore
 
 UNSEEN = 2
 """How many deaths of unknown cause make an entry suspected."""
@@ -83,27 +85,79 @@ def watched(state: Path, entry: Entry) -> Load | None:
     return load
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A program that is not loaded on this host, as its entry of that digest: why, and since when (Unix time)."""
+
+    program_key: str
+    digest: str
+    why: str
+    since: float
+
+
 def suspected(state: Path, entry: Entry) -> str:
     """Why this entry must not be loaded on this host; empty if it may."""
-    unseen = 0
-    for path in _records(state / "loads", entry.program_key, entry.digest):
+    return _judged(_records(state / "loads", entry.program_key, entry.digest))[0]
+
+
+def suspects(state: Path) -> list[Suspect]:
+    """What this host suspects, the latest first."""
+    records: dict[tuple[str, str], list[Path]] = {}
+    for path, key, digest in _all_records(state / "loads"):
+        records.setdefault((key, digest), []).append(path)
+    found = [Suspect(key, digest, *_judged(paths)) for (key, digest), paths in records.items()]
+    return sorted((s for s in found if s.why), key=lambda s: (-s.since, s.program_key, s.digest))
+
+
+def forget(state: Path, program_key: str = "") -> int:
+    """Drop all suspicion of programs whose key begins so, and deaths that did not suffice; how many records went."""
+    found = _all_records(state / "loads")
+    records = [path for path, key, _ in found if key.startswith(program_key) and not _alive(path)]
+    for path in records:
+        _remove(path)
+    return len(records)
+
+
+def healed(state: Path) -> Path:
+    """This host's own store, for what it compiled in the place of what it suspects."""
+    return state / "healed"
+
+
+def compiled_again(state: Path, suspected: Iterable[Suspect]) -> set[str]:
+    """Of these, the program keys under which this host's own store has an entry that is not suspected itself."""
+    bad = {(suspect.program_key, suspect.digest) for suspect in suspected}
+    keys, store = {key for key, _ in bad}, DirectoryStore(healed(state), read_only=True)
+    found = set()
+    for file in store.scan("configs"):
+        name = layout.parse_entry_name(file.name)
+        if name and name.program_key in keys:
+            with contextlib.suppress(CompcacheError):  # one that cannot be read does not stand in for anything
+                entry = parse_entry(store.read(file.name, MAX_ENTRY_BYTES), program_key=name.program_key)
+                found |= {entry.program_key} - {key for key, digest in bad if digest == entry.digest}
+    return found
+
+
+def _judged(records: Iterable[Path]) -> tuple[str, float]:
+    """Why the loads of one entry make it suspected, and since when; an empty text if they do not."""
+    unseen = []
+    for path in records:
         if _alive(path):
             continue
         if not _owner(path):
             continue  # a record that nobody can trust, or read, tells nothing
         if cause := _cause(path):
-            return f"a process died of it here: {cause}"
-        unseen += 1
-    return f"{unseen} processes died here between its load and its first run" if unseen >= UNSEEN else ""
+            return f"a process died of it here: {cause}", _moment(path.with_suffix(".trace"))
+        unseen.append(_moment(path))
+    if len(unseen) < UNSEEN:
+        return "", 0.0
+    return f"{len(unseen)} processes died here between its load and its first run", sorted(unseen)[UNSEEN - 1]
 
 
-def forget(state: Path) -> int:
-    """Drop all suspicion of this host; how many records went."""
-    folder = state / "loads"
-    records = [path for path in _listed(folder) if _NAME.fullmatch(path.name) and not _alive(path)]
-    for path in records:
-        _remove(path)
-    return len(records)
+def _moment(path: Path) -> float:
+    try:
+        return fsio.status(path, follow=False).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _faults_into(record: Path) -> IO[bytes] | None:
@@ -120,10 +174,14 @@ def _faults_into(record: Path) -> IO[bytes] | None:
 
 
 def _records(folder: Path, program_key: str, digest: str) -> Iterator[Path]:
+    return (path for path, *of in _all_records(folder) if of == [program_key, digest])
+
+
+def _all_records(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """Records of loads, each with the program key and the digest of the entry that was loaded."""
     for path in _listed(folder):
-        match = _NAME.fullmatch(path.name)
-        if match and (match[1], match[2]) == (program_key, digest):
-            yield path
+        if match := _NAME.fullmatch(path.name):
+            yield path, match[1], match[2]
 
 
 def _listed(folder: Path) -> list[Path]:

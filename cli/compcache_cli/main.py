@@ -30,6 +30,7 @@ VERBS = {
     "unpin": "pin",
     "stats": "stats",
     "verify": "verify",
+    "suspects": "suspects",
     "demo": "demo",
 }
 """The module of each; only what is asked for is imported."""

@@ -232,7 +232,9 @@ class Adapter:
         return bool(why)
 
     def _own_cache(self) -> Cache:
-        settings = dataclasses.replace(self.settings, directory=self.settings.state / "healed", trust=fsio.Trust())
+        settings = dataclasses.replace(
+            self.settings, directory=suspicion.healed(self.settings.state), trust=fsio.Trust()
+        )
         label = self.session.store
         cache = Cache(settings, session=self.session)
         self.session.store = label
