@@ -14,19 +14,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compcache import lease, prune, suspicion
+from compcache import lease, suspicion
 from compcache.cache import Cache
 from compcache.config import Limits
-from compcache.contents import contents
 from compcache.errors import Damaged, NotStored, StoreError
 from compcache.factors import key_of
 from compcache.index import Index
-from compcache.listing import Listing
 from compcache.records import StoreSize
 from compcache.store import layout
 from compcache.store.directory import DirectoryStore
 from compcache.store.protocol import REFRESH_SECONDS, Found
+
+if TYPE_CHECKING:  # imported where a sweep is due: that none is due must cost a start next to nothing
+    from compcache.prune import Outcome
 
 LOW_WATER = 0.9
 MEASURED_SECONDS = 86400.0
@@ -52,7 +54,7 @@ class Sweep:
     files_before: int
     bytes_after: int
     files_after: int
-    outcome: prune.Outcome
+    outcome: Outcome
 
 
 def keep(cache: Cache, index: Index, *, monotonic: Callable[[], float] = time.monotonic) -> Sweep | None:
@@ -106,6 +108,10 @@ def exceeds(size: int, files: int, limits: Limits) -> bool:
 
 
 def _sweep(cache: Cache, index: Index, limits: Limits, monotonic: Callable[[], float]) -> Sweep:
+    from compcache import prune
+    from compcache.contents import contents
+    from compcache.listing import Listing
+
     end = monotonic() + SWEEP_SECONDS
 
     def in_time() -> None:
@@ -139,11 +145,14 @@ def _sweep(cache: Cache, index: Index, limits: Limits, monotonic: Callable[[], f
     return Sweep(*before, *after, outcome)
 
 
-def drop_unsuspected(state: Path) -> prune.Outcome:
+def drop_unsuspected(state: Path) -> Outcome:
     """Remove from this host's own store what stands in for no program that is suspected (any more).
 
     Nothing would find it. Blobs that may belong to what is being compiled again now stay until they are older.
     """
+    from compcache import prune
+    from compcache.contents import contents
+
     store = DirectoryStore(suspicion.healed(state))
     try:
         store.check()

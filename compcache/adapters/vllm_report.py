@@ -97,7 +97,7 @@ class ReadyReport:
             cache.mark_used(used)
 
     def _keep_limits(self) -> None:
-        from compcache import limits  # only here: the engine waits for this module's imports
+        from compcache import limits  # only here: the engine waits for the imports of this module
 
         swept = limits.keep(self.adapter.shared_cache, self._index)
         if swept is not None and swept.outcome.removed:
