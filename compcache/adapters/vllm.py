@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ class Adapter:
         self._cache: Cache | None = None
         self.current: StartUp | None = None
         self._shared: tuple[Any, dict[str, Any]] | None = None
-        self._healed: Cache | None = None
+        self._own: Cache | None = None
+        self._healing = False
         self.report = ReadyReport(self)
 
     @property
@@ -59,7 +60,7 @@ class Adapter:
 
         While a start-up is at work whose stored programs are suspected, this host's own one (compcache.suspicion).
         """
-        return self.shared_cache if self._healed is None else self._healed
+        return self.own_cache if self._healing else self.shared_cache
 
     @property
     def shared_cache(self) -> Cache:
@@ -69,6 +70,25 @@ class Adapter:
             for warning in self.settings.warnings:
                 self.session.say(warning)
         return self._cache
+
+    @property
+    def own_cache(self) -> Cache:
+        """This host's own one, for start-ups whose stored programs are suspected (compcache.suspicion)."""
+        if self._own is None:
+            healed = suspicion.healed(self.settings.state)
+            settings = dataclasses.replace(self.settings, directory=healed, trust=fsio.Trust())
+            label = self.session.store
+            self._own = Cache(settings, session=self.session)
+            self.session.store = label
+            self._own.budget = self.shared_cache.budget  # a start's waits share one budget
+        return self._own
+
+    @property
+    def caches(self) -> Iterator[Cache]:
+        """Those whose stores are there: the own one is made by the first suspicion, and may be of an earlier start."""
+        yield self.shared_cache
+        if self._own is not None or os.path.isdir(suspicion.healed(self.settings.state)):
+            yield self.own_cache
 
     # Installation
 
@@ -164,7 +184,7 @@ class Adapter:
         entry = self._find_or_wait(current)
         if entry is not None and self._is_suspected(entry):
             current.release()
-            self._healed = self._own_cache()
+            self._healing = True
             entry = self._find_or_wait(current)
             if entry is not None and self._is_suspected(entry):
                 current.doubt = "what this host compiled in its place is suspected, too"
@@ -186,7 +206,7 @@ class Adapter:
             return None
         current.release()
         self.report.used(self.cache, [entry, *found.graphs])
-        self._healed = None
+        self._healing = False
         self.session.load([entry, *found.graphs], startup.now() - began, found.compile_seconds)
         if load is not None:
             self.report.loads.append(load)
@@ -230,16 +250,6 @@ class Adapter:
         if why:
             self.session.say(f"not loading start-up {entry.program_key[:12]}: {why}; compiling it again for this host")
         return bool(why)
-
-    def _own_cache(self) -> Cache:
-        settings = dataclasses.replace(
-            self.settings, directory=suspicion.healed(self.settings.state), trust=fsio.Trust()
-        )
-        label = self.session.store
-        cache = Cache(settings, session=self.session)
-        self.session.store = label
-        cache.budget = self.shared_cache.budget  # a start's waits share one budget
-        return cache
 
     def _miss(self, original: Any, model: Any, current: StartUp, own_file: str) -> Any:
         """Load what vLLM has in its own directory, if this host vouches for it; else set it aside, and compile."""
@@ -383,4 +393,4 @@ class Adapter:
         current, self.current = self.current, None
         if current is not None:
             current.release()
-        self._healed = None
+        self._healing = False

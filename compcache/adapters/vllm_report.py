@@ -66,7 +66,8 @@ class ReadyReport:
             self.loads.pop().succeeded()
         cache.guarded("no report", self._say, None)
         cache.guarded("no bookkeeping", self._count, None)
-        cache.guarded("limits are not kept", self._keep_limits, None)
+        for one in self.adapter.caches:
+            cache.guarded("limits are not kept", functools.partial(self._keep_limits, one), None)
 
     def _say(self) -> None:
         session, cache = self.adapter.session, self.adapter.shared_cache
@@ -96,13 +97,13 @@ class ReadyReport:
         for cache, used in uses:
             cache.mark_used(used)
 
-    def _keep_limits(self) -> None:
+    def _keep_limits(self, cache: Cache) -> None:
         from compcache import limits  # only here: the engine waits for the imports of this module
 
-        swept = limits.keep(self.adapter.shared_cache, self._index)
+        swept = limits.keep(cache, self._index)
         if swept is not None and swept.outcome.removed:
             self.adapter.session.say(
-                f"pruned {swept.files_before - swept.files_after} files to keep the store within its limits:"
+                f"pruned {swept.files_before - swept.files_after} files to keep {cache.store.label} within its limits:"
                 f" {size_text(swept.bytes_before)} before, {size_text(swept.bytes_after)} now"
             )
 
