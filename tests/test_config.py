@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from another_user import place_for, python_as
 
-import compcache
 from compcache import config
 from compcache.config import Limits, Settings, load
 from compcache.errors import ConfigError
@@ -241,37 +237,15 @@ print("below", settings.directory)
 UID = 1002700000
 
 
-def nameless(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python as a user without a name, groups, USER or a writable HOME."""
-    command = ["setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups", sys.executable, *arguments]
-    path = str(Path(compcache.__file__).parents[1])
-    return subprocess.run(
-        command,
-        env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_a_uid_without_a_name_has_a_working_default(tmp_path: Path) -> None:
     """F4: OpenShift runs pods so."""
-    if os.geteuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("needs root and setpriv")
-    if nameless("-c", "import compcache.cache").returncode != 0:
-        pytest.skip("another user cannot read this checkout or this Python")
-    place = Path(tempfile.mkdtemp(prefix="compcache-test-"))  # tmp_path is for its own user only
-    try:
-        place.chmod(0o1777)
+    for place in place_for(UID):
         for home in ({}, {"HOME": "/"}, {"HOME": str(tmp_path)}, {"HOME": str(tmp_path / "absent")}):
-            done = nameless("-c", NAMELESS, TMPDIR=str(place), **home)
+            done = python_as(UID, "-c", NAMELESS, TMPDIR=str(place), **home)
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith("warnings 1 ")
             assert "stored True True" in done.stdout
             assert f"below {place / f'compcache-{UID}'}" in done.stdout
-    finally:
-        shutil.rmtree(place)
 
 
 # Sizes, counts and ages
