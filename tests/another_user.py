@@ -10,12 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import filled
 import pytest
-
-import compcache
-
-PATHS = os.pathsep.join(map(str, (Path(compcache.__file__).parents[1], Path(filled.__file__).parent)))
+from processes import PATHS
 
 
 def python_as(user: int, *arguments: str, group: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:

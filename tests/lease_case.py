@@ -16,8 +16,8 @@ NAME = layout.lease(KEY)
 class Clock:
     """Time that a test sets; sleeping moves it."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import filled
 import pytest
+from processes import environment
 
-import compcache
 from compcache import limits, suspicion
 from compcache.adapters.vllm import Adapter
 from compcache.cache import Cache
@@ -51,10 +51,8 @@ def root(tmp_path: Path) -> Path:
 
 def modules(root: Path, size: str) -> set[str]:
     """What a process has imported by the end of a start that used the program of one size."""
-    paths = [Path(compcache.__file__).parents[1], Path(filled.__file__).parent]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, "-c", SCRIPT, str(root), size]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(root.parent), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

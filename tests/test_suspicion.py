@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import filled
 import pytest
+from processes import environment
 
-import compcache
 from compcache import suspicion
 from compcache.entry import Entry
 
@@ -39,12 +38,10 @@ def entry(tmp_path: Path) -> Entry:
 @pytest.fixture
 def load(tmp_path: Path, entry: Entry) -> Callable[..., int]:
     """Loads the entry in a process that then runs a line of Python; its exit status."""
-    paths = [Path(compcache.__file__).parents[1], Path(filled.__file__).parent]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HOME": str(tmp_path)}
 
     def load(line: str, *options: str) -> int:
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), str(tmp_path / "state"), line, *options]
-        return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+        return subprocess.run(command, env=environment(tmp_path), capture_output=True, check=False).returncode
 
     return load
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import filled
 import pytest
+from processes import environment
 from typer.testing import Result
 
-import compcache
 from compcache import suspicion
 from compcache.entry import Entry
 
@@ -39,12 +38,10 @@ def state(root: Path) -> Path:
 @pytest.fixture
 def dies(root: Path, state: Path) -> Callable[[str, int], Entry]:
     """A process dies of a signal after it loaded the graph of one range; the entry."""
-    paths = [Path(compcache.__file__).parents[1], Path(filled.__file__).parent]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
     def dies(size: str, number: int) -> Entry:
         command = [sys.executable, "-c", LOAD, str(root), str(state), size, str(int(number))]
-        assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == -number
+        assert subprocess.run(command, env=environment(state), capture_output=True, check=False).returncode == -number
         return filled.graph(filled.cache_at(root), size)
 
     return dies

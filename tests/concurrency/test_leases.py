@@ -15,17 +15,6 @@ from compcache.errors import StoreError
 from compcache.lease import STALE_SECONDS, Budget, Watch, acquire, wait_until
 from compcache.store.memory import MemoryStore
 
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(clock: Clock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
 # On one host
 
 

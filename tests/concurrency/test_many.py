@@ -6,13 +6,11 @@ What is pruned was made old first, so that its blobs go while others publish the
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import filled
+from processes import Processes
 
-import compcache
 from compcache.cache import Cache
 from compcache.store.directory import DirectoryStore
 from compcache.testing.fake_compiler import FakeCompiler, get_or_compile, meaning, run
@@ -32,16 +30,14 @@ from compcache.store.directory import DirectoryStore
 from compcache.testing.fake_compiler import FakeCompiler, get_or_compile, meaning, run
 from compcache.verify import verify
 
-folder, number, rounds, programs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-root = folder / "store"
+root, number, rounds, programs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 chosen = random.Random(number)
 said = []
 cache = filled.cache_at(root)
 cache.session.say = said.append
-compiler = FakeCompiler(folder / f"journal-{number}", size=3000)
+compiler = FakeCompiler(root.parent / f"journal-{number}", size=3000)
 store = DirectoryStore(root)
-print("ready", flush=True)
-sys.stdin.readline()
+go()
 for _ in range(rounds):
     what = chosen.choices(["get", "prune", "age", "verify"], [12, 2, 2, 1])[0]
     if what == "get":
@@ -65,34 +61,11 @@ assert not any("quarantined" in line for line in said), said
 
 
 def test_many_processes_at_one_store(tmp_path: Path) -> None:
-    paths = [Path(compcache.__file__).parents[1], Path(filled.__file__).parent]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HOME": str(tmp_path)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path), str(i), str(ROUNDS), str(PROGRAMS)],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(PROCESSES)
-    ]
+    processes = Processes(tmp_path)
     try:
-        for process in started:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in started:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        failures = [error for process in started if (error := process.communicate()[1])]
+        processes.together([processes.start(SCRIPT, str(i), str(ROUNDS), str(PROGRAMS)) for i in range(PROCESSES)])
     finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    assert not failures, failures[0]
+        processes.end()
     _next_start(tmp_path)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +11,8 @@ from typing import Any
 
 import filled
 import pytest
+from processes import Processes
 
-import compcache
 from compcache import lease
 from compcache.cache import Cache, Draft, Part
 from compcache.entry import Entry
@@ -39,56 +36,14 @@ from compcache.store.directory import DirectoryStore
 root = Path(sys.argv[1])
 cache = filled.cache_at(root)
 FACTORS = Factors({"model.name": "m"}, {"range": "8"})
-def go():
-    "Say that this process is there, and wait until all are."
-    print("ready", flush=True)
-    sys.stdin.readline()
 """
-
-
-class Processes:
-    """Starts Python processes that run a script after PRELUDE; ends those that are left."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.root = folder / "store"
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
-        code = Path(compcache.__file__).parents[1]
-        paths = os.pathsep.join(map(str, (code, Path(filled.__file__).parent)))
-        process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + script, str(self.root), *arguments],
-            env={**os.environ, "PYTHONPATH": paths, "HOME": str(self.folder)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
-        return process
-
-    def together(self, started: list[subprocess.Popen[str]]) -> list[str]:
-        """Let them go at one time; what each printed then."""
-        for process in started:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in started:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        printed = [process.communicate()[0] for process in started]
-        assert [process.returncode for process in started] == [0] * len(started)
-        return printed
 
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    made = Processes(tmp_path)
+    made = Processes(tmp_path, PRELUDE)
     yield made
-    for process in made.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    made.end()
 
 
 HOLD = """

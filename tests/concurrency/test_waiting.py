@@ -18,16 +18,6 @@ from compcache.store.memory import MemoryStore
 from compcache.store.protocol import Store
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(clock: Clock) -> MemoryStore:
-    return MemoryStore(clock=clock)
-
-
 def wait(ready: Callable[[], bool], store: Store, budget: Budget, clock: Clock, said: list[str] | None = None) -> bool:
     watch = Watch(store, KEY, monotonic=clock)
     say = (said if said is not None else []).append

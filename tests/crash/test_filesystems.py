@@ -11,6 +11,7 @@ from pathlib import Path
 
 import filled
 import pytest
+from lease_case import Clock
 
 from compcache import lease, prune
 from compcache.cache import Cache
@@ -111,23 +112,10 @@ def test_a_full_store_is_read_under_every_fault(tmp_path: Path, faults: Callable
     assert compiler.compiles == before, "a fault of the moment lost what was stored"
 
 
-class Clock:
-    """Time that passes only by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_a_store_that_stalls_costs_its_bound_and_no_more(tmp_path: Path) -> None:
     root = tmp_path / "store"
     compiler = FakeCompiler(tmp_path / "journal")
-    clock = Clock()
+    clock = Clock(0.0)
     cache = filled.cache_at(root)
     cache.store = BoundedStore(DirectoryStore(root), 60.0, monotonic=clock)
     said: list[str] = []
@@ -142,7 +130,7 @@ def test_a_store_that_stalls_costs_its_bound_and_no_more(tmp_path: Path) -> None
 
 
 def test_a_listing_that_stalls_is_bounded_too() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
 
     class Slow(MemoryStore):
         def scan(self, prefix: str):  # type: ignore[no-untyped-def]
@@ -159,7 +147,7 @@ def test_a_listing_that_stalls_is_bounded_too() -> None:
 
 
 def test_time_between_two_files_of_a_listing_is_not_the_stores() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     store = MemoryStore()
     for i in range(100):
         store.create(f"blobs/ab/{i:064x}", b"x")
@@ -193,7 +181,7 @@ def test_clocks_that_differ_neither_free_a_live_lease_nor_a_young_blob(tmp_path:
         cache.store.create(layout.lease("ab" * 16), json.dumps(owner).encode())
         plan = prune.plan(cache.store)
         assert not plan.removals
-        now = Clock()
+        now = Clock(0.0)
         watch = lease.Watch(cache.store, "ab" * 16, monotonic=now)
         for _ in range(20):
             assert watch.holder() == "another host", "a lease that is renewed was freed"
