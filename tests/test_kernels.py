@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from compcache.adapters.inductor import Kernels, changed_settings, identity, kernel_name
+from compcache.adapters.kernels import Kernels, kernel_name
+from compcache.adapters.torch_settings import changed_settings, identity
 from compcache.errors import FactorError
 from compcache.session import Session
 

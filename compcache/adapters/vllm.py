@@ -20,7 +20,7 @@ from typing import Any
 from compcache import fsio, suspicion
 from compcache.adapters import graph, startup, vllm_factors, vllm_hooks
 from compcache.adapters.imports import when_imported
-from compcache.adapters.inductor import Kernels
+from compcache.adapters.kernels import Kernels
 from compcache.adapters.own_file import vouch, vouched
 from compcache.adapters.startup import GraphRecord, Ready, StartUp
 from compcache.adapters.vllm_gaps import finalize_loading, force_aot_load, plain_backend_name, traced

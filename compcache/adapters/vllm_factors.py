@@ -22,7 +22,7 @@ import blake3
 
 from compcache import environment
 from compcache.adapters import graph, module_tree
-from compcache.adapters.inductor import changed_settings, settings_digest
+from compcache.adapters.torch_settings import changed_settings, settings_digest
 from compcache.config import Settings
 from compcache.errors import FactorError
 from compcache.factors import Factors, JsonValue, canonical, plain
