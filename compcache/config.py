@@ -66,6 +66,8 @@ class Settings:
     """COMPCACHE_KEY_IGNORE: comma-separated environment variables left out of keys; recorded in entries."""
     key_extra: str = ""
     """COMPCACHE_KEY_EXTRA: any text; becomes a factor."""
+    inductor: bool = True
+    """COMPCACHE_INDUCTOR: 0 keeps the Inductor adapter off, whoever asks for it."""
     warnings: tuple[str, ...] = ()
     """What could not be understood, one line each."""
 
@@ -100,6 +102,7 @@ _VARIABLES = {
     "COMPCACHE_MAX_AGE": "max_age",
     "COMPCACHE_KEY_IGNORE": "key_ignore",
     "COMPCACHE_KEY_EXTRA": "key_extra",
+    "COMPCACHE_INDUCTOR": "inductor",
 }
 
 
@@ -158,6 +161,7 @@ def _settings(values: dict[str, Any], environment: Mapping[str, str], warnings: 
         ),
         "key_ignore": read("key_ignore", _names, ()),
         "key_extra": read("key_extra", _text, ""),
+        "inductor": read("inductor", _switch, True),
     }
     return Settings(mode=mode, trust=trust, warnings=tuple(warnings), **settings)
 
@@ -239,6 +243,14 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{value!r} is not text")
     return value
+
+
+def _switch(value: Any) -> bool:
+    """ "1" or "0"; the file may hold true or false."""
+    text = str(value).strip().lower()
+    if text not in ("0", "1", "true", "false"):
+        raise ConfigError(f"{value!r} is not 1 or 0")
+    return text in ("1", "true")
 
 
 def _seconds(value: Any) -> float:

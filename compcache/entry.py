@@ -26,7 +26,9 @@ MAX_RAW_BYTES = 8 << 30
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _KEY = re.compile(r"[0-9a-f]{32}\Z")
 ENCODINGS = ("raw", "zstd")
-KINDS = ("graph", "start-up", "executable")
+KINDS = ("graph", "start-up", "executable", "autograd", "tuning", "profile")
+"""Programs, and torch's records beside its graphs: how AOTAutograd calls them, which tuning choice won, and which
+shapes Dynamo saw vary."""
 _HEAD, _AFTER = b'{\n "digest": "', b'",\n'
 _LAST = ("shared", "own")
 

@@ -60,6 +60,20 @@ class Session:
             else:
                 self.kernels_compiled += 1
 
+    def absorb(self, other: Session) -> None:
+        """Add what ``other`` counted: the session of a part of this one's time."""
+        with self._lock:
+            for name in ("loaded", "compiled", "missed"):
+                getattr(self, name).extend(getattr(other, name))
+            for name in ("not_stored", "kernels_loaded", "kernels_compiled"):
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+            for name in ("load_seconds", "compile_seconds", "saved_seconds"):
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+            for what, count in other.faults.items():
+                self.faults[what] = self.faults.get(what, 0) + count
+            self.uncacheable.update(other.uncacheable)
+            self._said |= other._said
+
     def miss(self, factors: Factors) -> None:
         with self._lock:
             self.missed.append(factors)

@@ -34,7 +34,7 @@ entry = filled.graph(cache, sys.argv[2])
 cache.session.load([entry], 0.1, 20.0)
 known = {"settings": cache.settings, "session": cache.session, "shared_cache": cache, "caches": [cache]}
 report = ReadyReport(SimpleNamespace(**known))
-report.used(cache, [entry])
+report.bookkeeping.used(cache, [entry])
 report.report()
 assert not cache.session.faults, cache.session.faults
 print(*sorted(name for name in sys.modules if name.startswith("compcache.")))
@@ -111,7 +111,7 @@ def test_a_use_counts_where_it_was_loaded_from(root: Path) -> None:
     for place in (root, suspicion.healed(adapter.settings.state)):
         filled.make_old(place, 90_000)
     before = filled.path_of(root, shared).stat().st_mtime
-    adapter.report.used(adapter.own_cache, [own])
+    adapter.report.bookkeeping.used(adapter.own_cache, [own])
     adapter.report.report()
     assert filled.path_of(suspicion.healed(adapter.settings.state), own).stat().st_mtime > before + 80_000
     assert filled.path_of(root, shared).stat().st_mtime == before, "a use of another entry protects this one"

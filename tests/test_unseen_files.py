@@ -113,7 +113,7 @@ def test_the_line_at_the_end_of_a_start_is_said_and_uses_are_counted(root: Path,
     cache.session.miss(Factors({"model.name": "another"}, {}))
     adapter = SimpleNamespace(settings=cache.settings, session=cache.session, shared_cache=cache, caches=[cache])
     report = ReadyReport(adapter)  # type: ignore[arg-type]
-    report.used(cache, [graphs[0]])
+    report.bookkeeping.used(cache, [graphs[0]])
     with unseen(filled.path_of(root, graphs[0]), errno.EIO):
         report.report()
     assert [line for line in said if "1 programs loaded" in line], said

@@ -12,6 +12,7 @@ import blake3
 from compcache.errors import FactorError
 from compcache.factors import canonical, plain
 
+
 def changed_settings(module: Any) -> dict[str, Any]:
     """The settings of a torch config module (``torch._inductor.config``, ...) that are not at their default.
 

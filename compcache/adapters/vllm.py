@@ -205,7 +205,7 @@ class Adapter:
             current.doubt = "vLLM could not load what is stored for these factors"
             return None
         current.release()
-        self.report.used(self.cache, [entry, *found.graphs])
+        self.report.bookkeeping.used(self.cache, [entry, *found.graphs])
         self._healing = False
         self.session.load([entry, *found.graphs], startup.now() - began, found.compile_seconds)
         if load is not None:

@@ -21,7 +21,7 @@ from typing import Any
 import blake3
 
 from compcache import environment
-from compcache.adapters import graph, module_tree
+from compcache.adapters import graph, host, module_tree
 from compcache.adapters.torch_settings import changed_settings, settings_digest
 from compcache.config import Settings
 from compcache.errors import FactorError
@@ -66,18 +66,13 @@ def shared_factors(config: Any, settings: Settings, inherited: Mapping[str, str]
     """What all programs of the configuration share. ``inherited`` are the environment's variables."""
     import torch
 
-    found: dict[str, JsonValue] = {}
-    found.update(environment.python_factors())
-    found.update(environment.libc_factors())
-    found.update(environment.torch_factors(torch))
-    found["triton.version"] = environment.module_version("triton")
+    found = host.toolchain_factors(torch)
     found["vllm.version"] = environment.module_version("vllm")
     found["vllm.source"] = engine_digest()
     found["vllm.plugins"] = plugin_digests()
     found["vllm.passes"] = _pass_manager()
     found.update(environment.device_factors(torch, str(config.device_config.device_type)))
-    found.update(environment.isa_factors(torch))
-    found.update({k: v for k, v in environment.cpu_factors().items() if k != "cpu.model"})
+    found.update(host.cpu_factors(torch))
     found["cpu.threads"] = _threads(torch, config)
     for name, module in (
         ("inductor", torch._inductor.config),
@@ -88,10 +83,7 @@ def shared_factors(config: Any, settings: Settings, inherited: Mapping[str, str]
         found[f"torch.{name}.digest"] = settings_digest(module)
     found["environment"] = _variables(settings, inherited)
     found["config"] = config_factors(config)
-    if settings.key_ignore:
-        found["compcache.key_ignore"] = list(settings.key_ignore)
-    if settings.key_extra:
-        found["compcache.key_extra"] = settings.key_extra
+    found.update(host.user_factors(settings))
     return found
 
 

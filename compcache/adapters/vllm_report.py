@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from compcache.index import Index
-from compcache.records import Use
-from compcache.session import explained, size_text
+from compcache.adapters.bookkeeping import Bookkeeping
+from compcache.session import explained
 from compcache.suspicion import Load
 
 if TYPE_CHECKING:
     from compcache.adapters.vllm import Adapter
-    from compcache.cache import Cache
-    from compcache.entry import Entry
     from compcache.factors import Factors
 
 
@@ -28,7 +25,7 @@ class ReadyReport:
         self.loads: list[Load] = []
         """Loads whose programs have not run through a start-up yet."""
         self._waiting = False
-        self._uses: list[tuple[Cache, list[Entry]]] = []
+        self.bookkeeping = Bookkeeping()
 
     def when_ready(self) -> None:
         """Report after the worker's last step, or now if that cannot be hooked."""
@@ -65,9 +62,7 @@ class ReadyReport:
         while self.loads:
             self.loads.pop().succeeded()
         cache.guarded("no report", self._say, None)
-        cache.guarded("no bookkeeping", self._count, None)
-        for one in self.adapter.caches:
-            cache.guarded("limits are not kept", functools.partial(self._keep_limits, one), None)
+        self.bookkeeping.keep(list(self.adapter.caches))
 
     def _say(self) -> None:
         session, cache = self.adapter.session, self.adapter.shared_cache
@@ -80,36 +75,6 @@ class ReadyReport:
 
     def _why(self, factors: Factors, mine: Collection[str]) -> str:
         return explained(self.adapter.shared_cache.nearest(factors, "start-up", mine))
-
-    def used(self, cache: Cache, entries: Iterable[Entry]) -> None:
-        """These were loaded from the store of that cache; it is written down once the engine is ready."""
-        self._uses.append((cache, list(entries)))
-
-    def _count(self) -> None:
-        """Each loaded program once, however often a process reports."""
-        session = self.adapter.session
-        uses, self._uses = self._uses, []
-        saved = session.saved_seconds / max(1, len(session.loaded))
-        self._index.record(
-            Use(entry.program_key, cache.store.label, saved, cache.clock()) for cache, used in uses for entry in used
-        )
-        # Last: it lists folders of the store, and one that cannot be listed must not cost the statistics.
-        for cache, used in uses:
-            cache.mark_used(used)
-
-    def _keep_limits(self, cache: Cache) -> None:
-        from compcache import limits  # only here: the engine waits for the imports of this module
-
-        swept = limits.keep(cache, self._index)
-        if swept is not None and swept.outcome.removed:
-            self.adapter.session.say(
-                f"pruned {swept.files_before - swept.files_after} files to keep {cache.store.label} within its limits:"
-                f" {size_text(swept.bytes_before)} before, {size_text(swept.bytes_after)} now"
-            )
-
-    @property
-    def _index(self) -> Index:
-        return Index(self.adapter.settings.state / "index")
 
 
 def _is_running(name: str) -> bool:
