@@ -178,12 +178,13 @@ def test_every_variable_is_known(settings: Callable[..., Settings]) -> None:
         "COMPCACHE_MAX_SIZE": "5kB",
         "COMPCACHE_MAX_FILES": "6",
         "COMPCACHE_MAX_AGE": "7d",
+        "COMPCACHE_INDUCTOR": "0",
         "COMPCACHE_CONFIG": os.devnull,
     }
     found = settings(**{name: values.get(name, "/x") for name in names})
     assert found.warnings == ()
     limits = Limits(5000, 6, 7 * 86400.0)
-    assert found == Settings(Path("/x"), Path("/x"), "ro", Trust(uid=5), 3.0, 4.0, limits, ("/x",), "/x")
+    assert found == Settings(Path("/x"), Path("/x"), "ro", Trust(uid=5), 3.0, 4.0, limits, ("/x",), "/x", False)
     for name in names:
         assert name in (config.__doc__ or "") + Path(config.__file__).read_text()
 

@@ -25,7 +25,7 @@ from compcache.adapters import inductor_hooks
 from compcache.adapters.bookkeeping import Bookkeeping
 from compcache.adapters.imports import when_imported
 from compcache.adapters.inductor_factors import TAG, HostFactors, Reading, mode_name
-from compcache.adapters.inductor_names import UNNAMED, named
+from compcache.adapters.inductor_names import UNNAMED, dtype_name, model_name, traced
 from compcache.adapters.inductor_programs import Compile, Graphs, Here, isa_doubt, own_factors
 from compcache.adapters.kernels import Kernels
 from compcache.cache import Cache
@@ -54,7 +54,7 @@ class Adapter:
         self._bookkeeping = Bookkeeping()
         self._shared: dict[str, dict[str, JsonValue]] = {}
         """By torch's key, the factors at its lookup: what is stored later is stored under those."""
-        self._names: dict[Any, tuple[str, str, str]] = {}
+        self._names: dict[Any, tuple[Any, tuple[str, str, str]]] = {}
         self._ranges: dict[Any, str] = {}
         self._isa: str | None = None
 
@@ -125,10 +125,13 @@ class Adapter:
     def _named(self, torch: Any) -> tuple[str, str, str]:
         """Model, dtype and mode of what is compiled; a backward's are those of its forward."""
         compile_id = torch._guards.CompileContext.current_compile_id()
-        found = (*named(torch), mode_name(torch))
-        if found[0] == UNNAMED:  # outside of Dynamo: compiled at the first backward, with the id of its forward
-            return self._names.get(compile_id, found)
-        self._names[compile_id] = found
+        code, values = traced(torch)
+        known, found = self._names.get(compile_id, (None, None))
+        # The first lookup tells: what torch does later, it does without the user's autocast. Outside of Dynamo a
+        # backward is compiled, with the id of its forward; and torch._dynamo.reset() begins with the first id again.
+        if found is None or compile_id is None or code not in (None, known):
+            found = (model_name(torch, code, values), dtype_name(torch, values), mode_name(torch))
+            self._names[compile_id] = code, found
         return found
 
     # For people

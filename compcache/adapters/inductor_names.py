@@ -12,8 +12,8 @@ UNNAMED = "unnamed"
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+?)_at_\d+")
 
 
-def named(torch: Any) -> tuple[str, str]:
-    """The model or function that Dynamo is at in this thread, and its dtype; UNNAMED if it is at none.
+def traced(torch: Any) -> tuple[Any, Mapping[str, Any]]:
+    """The code that Dynamo is at in this thread, and the values of its variables; None if it is at none.
 
     Dynamo has both in the frame of ``_compile`` (torch/_dynamo/convert_frame.py): ``code`` and ``locals``.
     """
@@ -21,13 +21,14 @@ def named(torch: Any) -> tuple[str, str]:
     while frame is not None:
         values = frame.f_locals if frame.f_code.co_name == "_compile" else {}
         if hasattr(values.get("code"), "co_qualname") and isinstance(values.get("locals"), Mapping):
-            found = dict(values["locals"])
-            return _name(torch, values["code"], found), _dtype(torch, found)
+            return values["code"], dict(values["locals"])
         frame = frame.f_back
-    return UNNAMED, UNNAMED
+    return None, {}
 
 
-def _name(torch: Any, code: Any, values: Mapping[str, Any]) -> str:
+def model_name(torch: Any, code: Any, values: Mapping[str, Any]) -> str:
+    if code is None:
+        return UNNAMED
     owner = values.get("self")
     if isinstance(owner, torch.nn.Module):
         return type(owner).__qualname__
@@ -36,7 +37,7 @@ def _name(torch: Any, code: Any, values: Mapping[str, Any]) -> str:
     return name.replace("<locals>.", "")
 
 
-def _dtype(torch: Any, values: Mapping[str, Any]) -> str:
+def dtype_name(torch: Any, values: Mapping[str, Any]) -> str:
     """The first floating dtype among a module's parameters and the arguments; and what autocast makes of it."""
     owner = values.get("self")
     parameters: Iterable[Any] = owner.parameters() if isinstance(owner, torch.nn.Module) else ()
