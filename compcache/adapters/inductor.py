@@ -100,6 +100,12 @@ class Adapter:
     def _read(self, torch: Any) -> Reading:
         return self._host.read(torch)
 
+    def host_factors(self) -> Mapping[str, JsonValue]:
+        """What is in no key of torch's: host, toolchain, environment. Raises FactorError."""
+        import torch
+
+        return self._read(torch).factors
+
     def factors(self, key: str, number: int) -> Factors:
         """The factors of a program that torch looks up under ``key``. Raises FactorError."""
         import torch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -125,12 +124,3 @@ def filled(simple_store: tuple[Path, Ran], tmp_path: Path) -> tuple[Path, Ran]:
     store, ran = simple_store
     shutil.copytree(store, tmp_path / "store")
     return tmp_path / "store", ran
-
-
-def capability() -> str:
-    import torch
-
-    return str(torch.backends.cpu.get_cpu_capability())
-
-
-assert os.name == "posix"

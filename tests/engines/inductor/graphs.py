@@ -255,6 +255,18 @@ def in_a_session() -> Values:
     return {"counts": [len(s.loaded) + len(s.compiled) for s in (one, other)], "report": other.report()}
 
 
+@case
+def packaged() -> Values:
+    from compcache.adapters import packages
+
+    net = Net().eval()
+    path = os.path.join(os.environ["TMPDIR"], "net.pt2")
+    with torch.no_grad():
+        found = packages.compile_package(torch.export.export(net, (data(3),)), path)
+        runner = torch._inductor.aoti_load_package(str(found))
+        return {"bits": bits(runner(data(3))), "right": bool(torch.allclose(runner(data(3)), net(data(3)), atol=1e-5))}
+
+
 def main(name: str) -> None:
     values = CASES[name]()
     session = adapter.session if adapter is not None else None

@@ -53,6 +53,16 @@ def test_the_line_says_what_was_loaded(filled: tuple, machine: Callable) -> None
     assert "s saved; kernels: 1 loaded, 0 compiled" in warm.said
 
 
+def test_packages_are_found_by_their_weights_too(machine: Callable) -> None:
+    cold = machine("one").run("packaged", SEED="0")
+    other = machine("one").run("packaged", SEED="1")
+    warm = machine("other", compilers=False).run("packaged", SEED="0")
+    assert (cold.counts, other.counts, warm.counts) == ((0, 1), (0, 1), (1, 0))
+    assert cold["right"]
+    assert other["right"]
+    assert warm["bits"] == cold["bits"] != other["bits"]
+
+
 def test_several_compile_threads(machine: Callable) -> None:
     cold = machine("one").run("sizes", TORCHINDUCTOR_COMPILE_THREADS="4")
     warm = machine("other", compilers=False).run("sizes", TORCHINDUCTOR_COMPILE_THREADS="1")
