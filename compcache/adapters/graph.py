@@ -7,6 +7,7 @@ every value. Names of nodes and symbols are replaced by their order, so that equ
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -81,16 +82,17 @@ def _attribute(owner: Any, path: str) -> Any:
         return graph_digest(value)
     if hasattr(value, "dtype"):
         # A constant tensor is part of the program, with its values.
-        data = value.detach().cpu().contiguous()
-        raw = data.flatten().view(_byte_type(data)).numpy().tobytes() if data.numel() else b""
-        return [described(value, _Names()), blake3.blake3(raw).hexdigest(length=16)]
+        return [described(value, _Names()), values_digest(value)]
     raise FactorError(f"a graph holds {path}, a {type(value).__name__}, which has no stable identity")
 
 
-def _byte_type(data: Any) -> Any:
-    import torch
-
-    return torch.uint8
+def values_digest(tensor: Any) -> str:
+    """Digest of a tensor's values, 32 hexadecimal digits. Raises FactorError if it has none that can be read."""
+    if not hasattr(tensor, "data_ptr"):
+        raise FactorError(f"a {type(tensor).__name__} has no stable identity")
+    values = tensor.detach().cpu().contiguous()
+    raw = ctypes.string_at(values.data_ptr(), values.numel() * values.element_size()) if values.numel() else b""
+    return blake3.blake3(raw).hexdigest(length=16)
 
 
 def _argument(value: Any, names: _Names) -> Any:

@@ -234,7 +234,8 @@ class Adapter:
         if session.missed:
             line += f"; {self.graphs.why(session.missed[0], {entry.program_key for entry in session.compiled})}"
         session.say(line)
-        self._bookkeeping.keep(self._cache)
+        self._bookkeeping.used(self._cache, session.loaded)
+        self._bookkeeping.keep([self._cache])
 
 
 def enable() -> Adapter | None:

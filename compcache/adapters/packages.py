@@ -9,7 +9,6 @@ folded from them in it, so a digest over their values is a factor; it is built f
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Mapping
@@ -130,12 +129,4 @@ def _own(torch: Any, program: Any, options: Mapping[str, Any]) -> dict[str, Json
 
 def _digests(tensors: Mapping[str, Any]) -> dict[str, JsonValue]:
     """By name, type and shape of each tensor, and a digest of its values."""
-    return {name: [graph.described(tensor), _digest(name, tensor)] for name, tensor in tensors.items()}
-
-
-def _digest(name: str, tensor: Any) -> str:
-    if not hasattr(tensor, "data_ptr"):
-        raise FactorError(f"the constant {name} is a {type(tensor).__name__}, which has no stable identity")
-    values = tensor.detach().cpu().contiguous()
-    raw = ctypes.string_at(values.data_ptr(), values.numel() * values.element_size()) if values.numel() else b""
-    return blake3.blake3(raw).hexdigest(length=16)
+    return {name: [graph.described(tensor), graph.values_digest(tensor)] for name, tensor in tensors.items()}
