@@ -77,7 +77,8 @@ def shown_range(torch: Any, inputs: Sequence[Any], constant: Sequence[int]) -> s
 def _bounds(symbol: Any) -> str:
     try:
         limits = symbol.node.shape_env.var_to_range[symbol.node.expr]
-        return f"{int(limits.lower)}..{int(limits.upper)}" if int(limits.upper) < 2**31 else f"{int(limits.lower)}.."
+        # Compared before it is converted: no upper bound is an infinity of sympy's, of which int() can make nothing.
+        return f"{int(limits.lower)}..{int(limits.upper)}" if limits.upper < 2**31 else f"{int(limits.lower)}.."
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return "any"
 
