@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import gc
 import importlib
+import keyword
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ VERBS = {
     "unpin": "pin",
     "stats": "stats",
     "verify": "verify",
+    "import": "import_",
     "suspects": "suspects",
     "demo": "demo",
 }
@@ -95,7 +97,8 @@ def application(arguments: Iterable[str] = ()) -> typer.Typer:
     )
     app.callback()(options)
     for verb in VERBS.keys() & set(arguments) or VERBS:
-        app.command(verb)(getattr(importlib.import_module(f"compcache_cli.commands.{VERBS[verb]}"), verb))
+        module = importlib.import_module(f"compcache_cli.commands.{VERBS[verb]}")
+        app.command(verb)(getattr(module, f"{verb}_" if keyword.iskeyword(verb) else verb))
     return app
 
 

@@ -183,6 +183,7 @@ class Adapter:
                 yield
         finally:
             self.here.compile = current.outer
+            self.here.plain_key = None
             if current.lease is not None:
                 current.lease.release()
         if current.missed is not None:

@@ -61,6 +61,11 @@ def _unwrapped(data: bytes) -> tuple[bytes, float]:
     return base64.b64decode(document["data"]), float(document.get("time_taken_ms") or 0.0) / 1000
 
 
+def graph_key(key: str) -> str:
+    """As torch's remote cache asks for a graph (``FxGraphCache.get_remote_cache``, ``RemoteCache._get_key``)."""
+    return f"pt2:fx-graph-v1::{key}:c1"
+
+
 def parts_of_key(key: str) -> tuple[str, str]:
     """The name of torch's cache in a key, and the rest of it."""
     match = TORCH_KEY.fullmatch(key)

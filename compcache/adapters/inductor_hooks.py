@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from compcache.adapters.inductor_backend import Pickled, Plain
+from compcache.adapters.inductor_factors import TAG
 from compcache.adapters.inductor_names import part_of, shown_range
 from compcache.adapters.inductor_programs import MOST_VARIANTS, Choices, Compile, Graphs
 
@@ -103,7 +104,7 @@ def hook_codecache(adapter: Adapter, module: Any) -> str:
     _hook_key(adapter, details)
     _hook_candidates(guarded, candidates.__func__)
     _hook_load(adapter, graphs, load.__func__)
-    _hook_bypass(adapter, graphs)
+    _hook_prepare(adapter, module, graphs)
     return ""
 
 
@@ -114,7 +115,9 @@ def _hook_key(adapter: Adapter, details: Any) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         tag = adapter.refresh_tag()
         original(self, *args, **kwargs)
-        if tag and tag not in str(self.cache_key_tag):  # a thread that has set a tag of its own
+        if adapter.here.plain:
+            self.cache_key_tag = str(self.cache_key_tag).partition(TAG)[0]
+        elif tag and tag not in str(self.cache_key_tag):  # a thread that has set a tag of its own
             self.cache_key_tag = f"{self.cache_key_tag}{tag}"
 
     details.__init__ = __init__
@@ -129,8 +132,15 @@ def _hook_candidates(guarded: Any, original: Callable[..., Iterator[Any]]) -> No
             return
         whole = remote_cache._get_key(key) if hasattr(remote_cache, "_get_key") else key
         yield from _stored(graphs, lambda: original(cls, False, remote_cache, key), whole)
+        free = graphs.here.number
         if local:
             yield from _taken(graphs, original(cls, True, None, key), whole)
+        plain = graphs.plain_key()
+        if plain is not None:
+            try:
+                yield from _stored(graphs, lambda: original(cls, False, remote_cache, plain), whole, adopted=True)
+            finally:
+                graphs.here.number = free
         if graphs.may_be_ready(whole):
             yield from _stored(graphs, lambda: original(cls, False, remote_cache, key), whole)
         graphs.missed(whole)
@@ -138,19 +148,22 @@ def _hook_candidates(guarded: Any, original: Callable[..., Iterator[Any]]) -> No
     guarded.iterate_over_candidates = classmethod(iterate_over_candidates)
 
 
-def _stored(graphs: Graphs, candidates: Callable[[], Iterator[Any]], key: str) -> Iterator[Any]:
+def _stored(
+    graphs: Graphs, candidates: Callable[[], Iterator[Any]], key: str, *, adopted: bool = False
+) -> Iterator[Any]:
     """What the store has under one key of torch's, one program after the other, until torch takes one."""
+    here = graphs.here
     for number in range(MOST_VARIANTS):
-        graphs.here.number = number
-        graphs.here.found = False
+        here.number, here.found, here.adopted = number, False, adopted
         for item in candidates():
-            entry = graphs.here.entry
+            entry, here.adopted = here.entry, False
             try:
                 yield item
             except GeneratorExit:
-                graphs.taken(key, entry, b"")
+                graphs.taken(key, entry, b"", adopted=adopted)
                 raise
-        if not graphs.here.found:
+        here.adopted = False
+        if not here.found:
             return
 
 
@@ -176,11 +189,20 @@ def _hook_load(adapter: Adapter, graphs: Any, original: Callable[..., Any]) -> N
     graphs.cache_hit_post_compile = staticmethod(cache_hit_post_compile)
 
 
-def _hook_bypass(adapter: Adapter, graphs: Any) -> None:
+def _hook_prepare(adapter: Adapter, module: Any, graphs: Any) -> None:
     original = graphs.__dict__["prepare_key"].__func__
+    here = adapter.here
+
+    def plain_key(*inputs: Any) -> str:
+        here.plain = True
+        try:
+            return str(module.compiled_fx_graph_hash(*inputs)[0])
+        finally:
+            here.plain = False
 
     @functools.wraps(original)
     def prepare_key(*args: Any, **kwargs: Any) -> Any:
+        here.plain_key = functools.partial(plain_key, *args[:4]) if len(args) >= 4 else None
         result = original(*args, **kwargs)
         key, info = result
         if key is None:

@@ -7,6 +7,7 @@ numbered, and the number is a factor.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import time
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from compcache.adapters.inductor import Adapter
 
 MOST_VARIANTS = 16
+ADOPTED = "adopted"
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Candidate:
     key: str
     entry: Entry | None
     content: bytes = b""
+    adopted: bool = False
     began: float = field(default_factory=time.perf_counter)
 
 
@@ -59,6 +62,12 @@ class Here(threading.local):
 
     number = 0
     """Which of the programs under one key of torch's is looked up."""
+    adopted = False
+    """Whether it is looked up among what was adopted from torch's own directory."""
+    plain = False
+    """Whether torch makes a key without compcache's factors."""
+    plain_key: Callable[[], str] | None = None
+    """Torch's key, without them, of the graph that torch made a key for last."""
     found = False
     entry: Entry | None = None
     """What the last lookup gave."""
@@ -79,8 +88,10 @@ class Graphs:
         return self.adapter.cache.guarded(f"no {self.kind} is loaded", lambda: self._get(key), None)
 
     def _get(self, key: str) -> tuple[bytes, float] | None:
-        cache = self.adapter.cache
-        entry = cache.find(self.adapter.factors(key, self.here.number))
+        cache, number = self.adapter.cache, self.here.number
+        adopted = self.here.adopted
+        factors = self.adapter.plain_factors(key, number, ADOPTED) if adopted else self.adapter.factors(key, number)
+        entry = cache.find(factors)
         if entry is None:
             return None
         content = cache.blob(entry.blobs_with(ARTIFACT)[0])
@@ -131,10 +142,17 @@ class Graphs:
 
     # Between a lookup and a load
 
-    def taken(self, key: str, entry: Entry | None, content: bytes) -> None:
-        """torch has taken what was looked up under ``key``."""
+    def taken(self, key: str, entry: Entry | None, content: bytes, *, adopted: bool = False) -> None:
+        """torch has taken what was looked up under ``key``, or instead of that among what was adopted."""
         if self.kind == "graph":
-            self.here.candidate = Candidate(key, entry, content)
+            self.here.candidate = Candidate(key, entry, content, adopted)
+
+    def plain_key(self) -> str | None:
+        """The key by which what was adopted is looked up, for what torch looks up now."""
+        make = self.here.plain_key
+        if self.kind != "graph" or make is None:
+            return None
+        return self.adapter.cache.guarded("nothing adopted is loaded", make, None)
 
     def may_be_ready(self, key: str) -> bool:
         """After a miss: whether another process has stored it while this one waited for it.
@@ -187,7 +205,9 @@ class Graphs:
             return result
         seconds = time.perf_counter() - candidate.began
         self.adapter.session.load([entry], seconds, entry.compile_seconds)
-        if compiled:
+        if candidate.adopted:
+            cache.guarded("an adopted graph is not stored", lambda: self._settle(candidate, entry, compiled), None)
+        elif compiled:
             cache.guarded("a graph is not mended", lambda: self._mend(candidate, entry, compiled), None)
         return result
 
@@ -202,6 +222,17 @@ class Graphs:
             lambda: self.publish(candidate.key, candidate.content, seconds, kernels, self.here.compile),
             None,
         )
+
+    def _settle(self, candidate: Candidate, entry: Entry, compiled: Mapping[str, bytes]) -> None:
+        """Store an adopted graph under the key by which it is looked up first, with model, dtype and range."""
+        cache = self.adapter.cache
+        # Without kernels of its own there may be no compiler here, which the check needs.
+        if cache.writes and (not compiled or self.adapter.isa_is_right()):
+            content = cache.blob(entry.blobs_with(ARTIFACT)[0])
+            kernels = {ref.name: cache.blob(ref) for ref in entry.blobs_with(KERNEL) if ref.name not in compiled}
+            kernels |= compiled
+            draft = self._draft(candidate.key, content, entry.compile_seconds, kernels, self.here.compile)
+            cache.publish(dataclasses.replace(draft, provenance=entry.provenance))
 
     def _mend(self, candidate: Candidate, entry: Entry, compiled: Mapping[str, bytes]) -> None:
         """Store a graph again with the kernels that were missing or unfit and were compiled."""

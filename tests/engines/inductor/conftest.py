@@ -49,7 +49,7 @@ class Machine:
 
     def run(self, case: str, **variables: str) -> Ran:
         log = self.root / "compilers.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
         log.write_text("")
         started = [self.python, "-W", "ignore", str(GRAPHS), case]
         done = subprocess.run(started, env=self._environment(log, variables), capture_output=True, text=True)
@@ -57,9 +57,18 @@ class Machine:
         line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
         return Ran(json.loads(line.removeprefix("RESULT ")), tuple(log.read_text().splitlines()), done.stderr)
 
+    def imports(self, *options: str, **variables: str) -> dict[str, Any]:
+        """What ``compcache import`` says that it did, on this machine."""
+        log = self.root / "compilers.log"
+        started = [self.python, "-W", "ignore", "-m", "compcache_cli.main", "import", "--json", *options]
+        done = subprocess.run(started, env=self._environment(log, variables), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
     def _environment(self, log: Path, variables: Mapping[str, str]) -> dict[str, str]:
         for folder in ("home", "tmp"):
-            (self.root / folder).mkdir(exist_ok=True)
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
         return {
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
@@ -124,3 +133,12 @@ def filled(simple_store: tuple[Path, Ran], tmp_path: Path) -> tuple[Path, Ran]:
     store, ran = simple_store
     shutil.copytree(store, tmp_path / "store")
     return tmp_path / "store", ran
+
+
+@pytest.fixture(scope="session")
+def torchs_own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    """torch's directory with the case "wide", without compcache, and how it was filled; not to be written to."""
+    root = tmp_path_factory.mktemp("alone")
+    ran = Machine(root / "one", root / "store").run("wide", COMPCACHE_INDUCTOR="0")
+    assert not (root / "store").exists()
+    return root / "one" / "torch", ran

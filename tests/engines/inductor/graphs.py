@@ -104,6 +104,18 @@ def sizes() -> Values:
 
 
 @case
+def wide() -> Values:
+    """Rows of whole vectors, whatever the ISA."""
+    function = torch.compile(activate, dynamic=False)
+    return {"bits": bits(function(data(3, 64)), function(data(5, 64)))}
+
+
+@case
+def bf16_alone() -> Values:
+    return {"bits": bits(torch.compile(lambda x: x * 2 + 1)(data(4, 64).bfloat16()))}
+
+
+@case
 def dynamic() -> Values:
     function = torch.compile(activate, dynamic=True)
     return {"bits": bits(function(data(3)), function(data(5)))}
