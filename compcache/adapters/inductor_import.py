@@ -28,7 +28,7 @@ from compcache.adapters.inductor_programs import ADOPTED, MOST_VARIANTS
 from compcache.adapters.startup import ARTIFACT, KERNEL
 from compcache.cache import Draft, Part, digest_of
 from compcache.entry import MAX_RAW_BYTES
-from compcache.errors import CompcacheError, NotStored
+from compcache.errors import CompcacheError, NotStored, StoreError
 
 STATE_IT = "; --same-host states that all of it was compiled on this host, in an environment as now"
 
@@ -75,8 +75,12 @@ def plan(directory: Path, *, same_host: bool) -> Plan:
     import torch._inductor.codecache as codecache
 
     found = Plan()
-    evidence = Evidence(directory)
-    for path in _records(directory):
+    records = _records(directory)
+    try:
+        evidence = Evidence(directory)
+    except RuntimeError as error:  # torch's, for a compiler that is not there or does not work
+        raise StoreError(None, f"what was compiled here cannot be told without a C++ compiler: {error}") from error
+    for path in records:
         shown = str(path.relative_to(directory))
         try:
             content = fsio.read_file(path, MAX_RAW_BYTES, fsio.Trust())
@@ -106,7 +110,9 @@ def adopt(adapter: Adapter, found: Plan, *, dry_run: bool = False) -> Adopted:
     free: dict[str, _Numbers] = {}
     left = list(found.left)
     for graph in found.fitting:
-        numbers = free.setdefault(graph.key, _Numbers(adapter, graph.key))
+        if graph.key not in free:
+            free[graph.key] = _Numbers(adapter, graph.key)
+        numbers = free[graph.key]
         if digest_of(graph.content) in numbers.stored:
             already += 1
         elif numbers.free >= MOST_VARIANTS:

@@ -31,7 +31,7 @@ def import_(
         bool,
         typer.Option(
             "--same-host",
-            help="State that all of DIR was compiled on this host, in an environment as now: no file there tells.",
+            help="State that all of DIR was compiled on this host, in an environment as now, where no file shows it.",
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be adopted; store nothing.")] = False,

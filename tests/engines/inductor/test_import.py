@@ -54,6 +54,13 @@ def test_adopted_programs_load_on_another_machine(
     assert models == ["activate"]
 
 
+def test_a_machine_without_a_compiler_says_so(directory: Path, machine: Callable) -> None:
+    with pytest.raises(AssertionError) as failed:
+        machine("one", compilers=False).imports(INDUCTOR, str(directory))
+    assert "cannot be told without a C++ compiler" in str(failed.value)
+    assert "Traceback" not in str(failed.value)
+
+
 def test_what_cannot_be_shown_is_adopted_only_if_it_is_stated(machine: Callable, tmp_path: Path) -> None:
     """The text of a bfloat16 kernel does not tell for which width it was generated."""
     one = machine("one")
