@@ -47,11 +47,11 @@ class Machine:
     compilers: bool = True
     python: str = sys.executable
 
-    def run(self, case: str, **variables: str) -> Ran:
+    def run(self, case: str, script: Path = GRAPHS, **variables: str) -> Ran:
         log = self.root / "compilers.log"
         self.root.mkdir(parents=True, exist_ok=True)
         log.write_text("")
-        started = [self.python, "-W", "ignore", str(GRAPHS), case]
+        started = [self.python, "-W", "ignore", str(script), case]
         done = subprocess.run(started, env=self._environment(log, variables), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
