@@ -198,26 +198,24 @@ def isa_factors(torch: Any) -> dict[str, JsonValue]:
     }
 
 
-def predicted_isa(torch: Any) -> str:
-    """The name that ``str(pick_vec_isa())`` should have on x86-64; empty where no prediction is made."""
+def predicted_isa(torch: Any, known: Iterable[str]) -> str:
+    """The name that ``str(pick_vec_isa())`` should have on x86-64; empty where no prediction is made.
+
+    ``known`` are the names of the ISAs that this torch builds for, in its order (``supported_vec_isa_list``): torch 2.7
+    has no "avx512 avx512_vnni".
+    """
     if platform.machine() not in ("x86_64", "AMD64"):
         return ""
     found = set(isa_factors(torch)["cpu.isa"])
-    best = "INVALID_VEC_ISA"
-    if "avx2" in found:
-        best = "avx2"
-    if "avx512" in found:
-        best = "avx512"
-        if "vnni" in found:
-            best = "avx512 avx512_vnni"
-            if "amx_tile" in found:
-                best = "avx512 avx512_vnni amx_tile"
+    if {"avx512", "vnni"} <= found:
+        found.add("avx512_vnni")
+    fitting = [name for name in known if set(name.split()) <= found]
     asked = os.environ.get("ATEN_CPU_CAPABILITY", "")
-    if asked == "default":
+    if not fitting or asked == "default":
         return "INVALID_VEC_ISA"
-    if asked == "avx2" and "avx2" in found:
-        return "avx2"
-    return best
+    if asked in ("avx2", "avx512"):
+        fitting = [name for name in fitting if asked in name] or fitting
+    return fitting[0]
 
 
 def torch_factors(torch: Any) -> dict[str, JsonValue]:

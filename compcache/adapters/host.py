@@ -33,3 +33,12 @@ def user_factors(settings: Settings) -> dict[str, JsonValue]:
     if settings.key_extra:
         found["compcache.key_extra"] = settings.key_extra
     return found
+
+
+def isa_doubt(torch: Any) -> str:
+    """The ISA in the factors was predicted without a compiler; now that there was one, why it is another, if it is."""
+    from torch._inductor import cpu_vec_isa
+
+    predicted = environment.predicted_isa(torch, map(str, cpu_vec_isa.supported_vec_isa_list))
+    actual = str(cpu_vec_isa.pick_vec_isa())
+    return f"Inductor built for {actual}, where {predicted} was expected" if predicted and predicted != actual else ""

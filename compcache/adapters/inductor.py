@@ -23,10 +23,11 @@ from typing import Any
 from compcache import config
 from compcache.adapters import inductor_hooks
 from compcache.adapters.bookkeeping import Bookkeeping
+from compcache.adapters.host import isa_doubt
 from compcache.adapters.imports import when_imported
 from compcache.adapters.inductor_factors import TAG, HostFactors, Reading, mode_name
 from compcache.adapters.inductor_names import UNNAMED, dtype_name, model_name, traced
-from compcache.adapters.inductor_programs import Compile, Graphs, Here, isa_doubt, own_factors
+from compcache.adapters.inductor_programs import Compile, Graphs, Here, own_factors
 from compcache.adapters.kernels import Kernels
 from compcache.cache import Cache
 from compcache.config import Settings
@@ -48,6 +49,12 @@ class Adapter:
         self.kernels.session = self.session
         self.here = Here()
         self.off = ""
+        self.undo: list[Callable[[], object]] = []
+        """What takes the hooks out of torch again."""
+        self.single: set[str] = set()
+        """The kinds of records of which torch keeps one per key."""
+        self.free: dict[str, int] = {}
+        """By torch's key, the number under which a program of it is stored next."""
         self.graphs = Graphs(self, "graph")
         self._host = HostFactors(settings)
         self._cache: Cache | None = None
@@ -72,13 +79,24 @@ class Adapter:
             when_imported(name, functools.partial(self._hook, functools.partial(hook, self)))
 
     def _hook(self, hook: Callable[[Any], str], module: Any) -> None:
+        if self.off:
+            return
         try:
             reason = hook(module)
         except (AttributeError, LookupError, TypeError, ValueError, ImportError) as error:
             reason = f"{type(error).__name__}: {error}"
-        if reason and not self.off:
+        if reason:
             self.off = reason
+            while self.undo:
+                self.undo.pop()()
             self.session.say(f"off, this torch does not fit: {reason}")
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Put ``value`` in the place of an attribute of torch's; undone if some hook does not fit."""
+        own = vars(owner)
+        undo = functools.partial(setattr, owner, name, own[name]) if name in own else None
+        setattr(owner, name, value)
+        self.undo.append(undo or functools.partial(delattr, owner, name))
 
     # Factors
 

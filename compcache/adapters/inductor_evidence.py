@@ -34,7 +34,7 @@ import blake3
 
 from compcache import fsio
 from compcache.adapters.inductor_factors import threads
-from compcache.adapters.kernels import kernel_name
+from compcache.adapters.kernels import SOURCE, kernel_name
 from compcache.entry import MAX_RAW_BYTES
 from compcache.errors import CompcacheError, FactorError
 
@@ -231,7 +231,7 @@ def _located(codecache: Any, types: list[str], source: str) -> _Call:
 
     def load_async(cls: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(cls, *args, **kwargs).arguments
-        found.append((kernel_name(cls, arguments), arguments["main_code"]))
+        found.append((kernel_name(cls, arguments), next(arguments[n] for n in SOURCE if n in arguments)))
         return inspect.unwrap(function)(cls, *args, **kwargs)
 
     def write(content: Any, extension: str, extra: str = "", **_options: Any) -> Any:

@@ -1,13 +1,13 @@
-"""The hooks of the Inductor adapter: where they sit, and what each needs to fit (torch 2.7 to 2.13).
+"""The hooks of the Inductor adapter: where they sit, and what each needs to fit (torch 2.7 to 2.14).
 
 Each ``hook_*`` takes the module that it changes and gives the reason why it does not fit, or an empty text.
 
 * ``torch._inductor.remote_cache``: the classes of torch's remote caches get backends over the store, and are on.
 * ``torch._inductor.codecache.FxGraphHashDetails.__init__``: torch's keys get compcache's factors, in every thread
   (torch's settings are a thread's own: ``user_override`` in torch/utils/_config_module.py is a ContextVar).
-* ``GuardedCache.iterate_over_candidates``: the store is asked before torch's own directory, which checks no digests,
-  and for each of the programs that one key stands for.
-* ``FxGraphCache.cache_hit_post_compile``: a graph is loaded; its kernels are served meanwhile, to this thread.
+* ``GuardedCache.iterate_over_candidates`` and ``FxGraphCache.cache_hit_post_compile``
+  (:mod:`compcache.adapters.inductor_lookup`): the store is asked before torch's own directory, which checks no digests,
+  and for each of the programs that one key stands for; the kernels of a graph are served while it is loaded.
 * ``FxGraphCache.prepare_key``: why torch caches a graph not at all.
 * ``torch._inductor.compile_fx._compile_fx_inner``: one graph, from its lookup to its publication, in one thread.
 * ``torch._dynamo.eval_frame.get_compiler_fn``: backends other than Inductor.
@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from compcache.adapters import inductor_lookup
 from compcache.adapters.inductor_backend import Pickled, Plain
 from compcache.adapters.inductor_factors import TAG
 from compcache.adapters.inductor_names import part_of, shown_range
-from compcache.adapters.inductor_programs import MOST_VARIANTS, Choices, Compile, Graphs
+from compcache.adapters.inductor_programs import Choices, Compile, Graphs
 
 if TYPE_CHECKING:
     from compcache.adapters.inductor import Adapter
@@ -45,7 +46,7 @@ def hook_remote(adapter: Adapter, module: Any) -> str:
         return f"torch._inductor.remote_cache has no {', '.join(missing)} whose backend can be chosen"
     for name, found in classes.items():
         backend = _backend(adapter, CACHES[name])
-        found.backend_override_cls = staticmethod(lambda backend=backend: backend)  # type: ignore[union-attr]
+        adapter.replace(found, "backend_override_cls", staticmethod(lambda backend=backend: backend))
     switch_on(adapter)
     return ""
 
@@ -73,6 +74,7 @@ def switch_on(adapter: Adapter) -> None:
         wanted.append((torch._inductor.config, "bundled_autotune_remote_cache"))
     for module, name in wanted:
         if getattr(module, name, False) is None:
+            adapter.undo.append(functools.partial(preset, module, name, module._config[name].env_value_default))
             preset(module, name, True)
         elif not getattr(module, name, False):
             adapter.session.say(f"torch's {name} is switched off; what it would keep is not cached")
@@ -93,18 +95,12 @@ def hook_codecache(adapter: Adapter, module: Any) -> str:
     unfit = adapter.kernels.install(module)
     if unfit:
         return unfit
-    details, guarded, graphs = module.FxGraphHashDetails, module.GuardedCache, module.FxGraphCache
-    candidates = guarded.__dict__["iterate_over_candidates"]
-    parameters = list(inspect.signature(candidates.__func__).parameters)
-    if not isinstance(candidates, classmethod) or parameters != ["cls", "local", "remote_cache", "key"]:
-        return "torch's GuardedCache.iterate_over_candidates takes other arguments"
-    load = graphs.__dict__["cache_hit_post_compile"]
-    if not isinstance(load, staticmethod) or "graph" not in inspect.signature(load.__func__).parameters:
-        return "torch's FxGraphCache.cache_hit_post_compile takes other arguments"
-    _hook_key(adapter, details)
-    _hook_candidates(guarded, candidates.__func__)
-    _hook_load(adapter, graphs, load.__func__)
-    _hook_prepare(adapter, module, graphs)
+    adapter.undo.append(functools.partial(adapter.kernels.uninstall, module))
+    unfit = inductor_lookup.hook(adapter, module)
+    if unfit:
+        return unfit
+    _hook_key(adapter, module.FxGraphHashDetails)
+    _hook_prepare(adapter, module, module.FxGraphCache)
     return ""
 
 
@@ -120,73 +116,7 @@ def _hook_key(adapter: Adapter, details: Any) -> None:
         elif tag and tag not in str(self.cache_key_tag):  # a thread that has set a tag of its own
             self.cache_key_tag = f"{self.cache_key_tag}{tag}"
 
-    details.__init__ = __init__
-
-
-def _hook_candidates(guarded: Any, original: Callable[..., Iterator[Any]]) -> None:
-    @functools.wraps(original)
-    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
-        graphs = getattr(getattr(remote_cache, "backend", None), "records", None)
-        if not isinstance(graphs, Graphs):
-            yield from original(cls, local, remote_cache, key)
-            return
-        whole = remote_cache._get_key(key) if hasattr(remote_cache, "_get_key") else key
-        yield from _stored(graphs, lambda: original(cls, False, remote_cache, key), whole)
-        free = graphs.here.number
-        if local:
-            yield from _taken(graphs, original(cls, True, None, key), whole)
-        plain = graphs.plain_key()
-        if plain is not None:
-            try:
-                yield from _stored(graphs, lambda: original(cls, False, remote_cache, plain), whole, adopted=True)
-            finally:
-                graphs.here.number = free
-        if graphs.may_be_ready(whole):
-            yield from _stored(graphs, lambda: original(cls, False, remote_cache, key), whole)
-        graphs.missed(whole)
-
-    guarded.iterate_over_candidates = classmethod(iterate_over_candidates)
-
-
-def _stored(
-    graphs: Graphs, candidates: Callable[[], Iterator[Any]], key: str, *, adopted: bool = False
-) -> Iterator[Any]:
-    """What the store has under one key of torch's, one program after the other, until torch takes one."""
-    here = graphs.here
-    for number in range(MOST_VARIANTS):
-        here.number, here.found, here.adopted = number, False, adopted
-        for item in candidates():
-            entry, here.adopted = here.entry, False
-            try:
-                yield item
-            except GeneratorExit:
-                graphs.taken(key, entry, b"", adopted=adopted)
-                raise
-        here.adopted = False
-        if not here.found:
-            return
-
-
-def _taken(graphs: Graphs, candidates: Iterator[Any], key: str) -> Iterator[Any]:
-    """What torch has in its own directory, likewise."""
-    for item in candidates:
-        try:
-            yield item
-        except GeneratorExit:
-            graphs.taken(key, None, item[1])
-            raise
-
-
-def _hook_load(adapter: Adapter, graphs: Any, original: Callable[..., Any]) -> None:
-    @functools.wraps(original)
-    def cache_hit_post_compile(graph: Any, cache_info: Any, *args: Any, **kwargs: Any) -> Any:
-        candidate, adapter.here.candidate = adapter.here.candidate, None
-        if candidate is None:
-            return original(graph, cache_info, *args, **kwargs)
-        loaded = adapter.graphs.load(candidate, lambda: original(graph, cache_info, *args, **kwargs))
-        return (None, cache_info) if loaded is None else loaded
-
-    graphs.cache_hit_post_compile = staticmethod(cache_hit_post_compile)
+    adapter.replace(details, "__init__", __init__)
 
 
 def _hook_prepare(adapter: Adapter, module: Any, graphs: Any) -> None:
@@ -209,7 +139,7 @@ def _hook_prepare(adapter: Adapter, module: Any, graphs: Any) -> None:
             adapter.session.cannot_cache("a graph", str(info.get("cache_bypass_reason", "torch makes no key for it")))
         return result
 
-    graphs.prepare_key = staticmethod(prepare_key)
+    adapter.replace(graphs, "prepare_key", staticmethod(prepare_key))
 
 
 def hook_compile(adapter: Adapter, module: Any) -> str:
@@ -219,12 +149,10 @@ def hook_compile(adapter: Adapter, module: Any) -> str:
 
     @functools.wraps(original)
     def _compile_fx_inner(gm: Any, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if adapter.off:
-            return original(gm, example_inputs, *args, **kwargs)
         with adapter.compiling(_described(adapter, example_inputs, kwargs)):
             return original(gm, example_inputs, *args, **kwargs)
 
-    module._compile_fx_inner = _compile_fx_inner
+    adapter.replace(module, "_compile_fx_inner", _compile_fx_inner)
     return ""
 
 
@@ -249,7 +177,7 @@ def hook_backends(adapter: Adapter, module: Any) -> str:
             adapter.session.cannot_cache(f"what backend {shown} compiles", "compcache knows only Inductor's programs")
         return original(compiler_fn, *args, **kwargs)
 
-    module.get_compiler_fn = get_compiler_fn
+    adapter.replace(module, "get_compiler_fn", get_compiler_fn)
     return ""
 
 

@@ -19,7 +19,6 @@ from compcache.adapters.inductor_backend import parts_of_key
 from compcache.adapters.startup import ARTIFACT, KERNEL, compiler_name
 from compcache.cache import Draft, Part
 from compcache.entry import Entry
-from compcache.environment import predicted_isa
 from compcache.errors import RequiredMiss
 from compcache.factors import Factors, JsonValue
 from compcache.lease import Lease
@@ -87,11 +86,27 @@ class Graphs:
         self.here.found = False
         return self.adapter.cache.guarded(f"no {self.kind} is loaded", lambda: self._get(key), None)
 
+    def stored(self, key: str) -> Entry | None:
+        """What is stored under a key, and the number that is looked up."""
+        return self.adapter.cache.guarded(f"no {self.kind} is loaded", lambda: self._find(key), None)
+
+    def _find(self, key: str) -> Entry | None:
+        number = 0 if self.kind in self.adapter.single else self.here.number
+        plain = self.here.adopted
+        factors = self.adapter.plain_factors(key, number, ADOPTED) if plain else self.adapter.factors(key, number)
+        return self.adapter.cache.find(factors)
+
+    def is_free(self, key: str, number: int) -> None:
+        """Nothing is stored under that number yet, as far as this process knows."""
+        self.adapter.free[key] = number
+
+    def _next(self, key: str) -> Factors:
+        """The factors of what is compiled now. torch may look up others before it stores it."""
+        return self.adapter.factors(key, self.adapter.free.get(key, 0))
+
     def _get(self, key: str) -> tuple[bytes, float] | None:
-        cache, number = self.adapter.cache, self.here.number
-        adopted = self.here.adopted
-        factors = self.adapter.plain_factors(key, number, ADOPTED) if adopted else self.adapter.factors(key, number)
-        entry = cache.find(factors)
+        cache = self.adapter.cache
+        entry = self._find(key)
         if entry is None:
             return None
         content = cache.blob(entry.blobs_with(ARTIFACT)[0])
@@ -133,7 +148,7 @@ class Graphs:
             display["part"] = self.kind
         return Draft(
             kind=self.kind,
-            factors=adapter.factors(key, self.here.number),
+            factors=self._next(key),
             parts=(Part(ARTIFACT, content), *(Part(KERNEL, data, name) for name, data in sorted(kernels.items()))),
             display=display,
             compile_seconds=seconds,
@@ -162,7 +177,7 @@ class Graphs:
         current = self.here.compile
         if self.kind != "graph" or current is None:
             return False  # nothing is compiled here: torch looks up the graph itself before it compiles it
-        factors = self.adapter.cache.guarded("no factors", lambda: self.adapter.factors(key, self.here.number), None)
+        factors = self.adapter.cache.guarded("no factors", lambda: self._next(key), None)
         if factors is None:
             return False
         if current.outer is None and current.lease is None:
@@ -179,7 +194,7 @@ class Graphs:
         if self.kind != "graph" or current is None:
             return
         cache = self.adapter.cache
-        current.missed = cache.guarded("no factors", lambda: self.adapter.factors(key, self.here.number), None)
+        current.missed = cache.guarded("no factors", lambda: self._next(key), None)
         if self.adapter.settings.mode == "require":
             why = "its factors cannot be read" if current.missed is None else self.why(current.missed)
             raise RequiredMiss(f"COMPCACHE_MODE=require: {why}")
@@ -214,7 +229,7 @@ class Graphs:
     def _adopt(self, candidate: Candidate, kernels: Mapping[str, bytes], result: Any) -> None:
         """Store a graph that torch had in its own directory, under the same key, and the store has not."""
         graph = result[0]
-        if graph is None:
+        if graph is None or not candidate.content:
             return
         seconds = float(getattr(graph, "_time_taken_ns", None) or 0) / 1e9
         self.adapter.cache.guarded(
@@ -306,11 +321,3 @@ def own_factors(key: str, number: int) -> dict[str, JsonValue]:
     """What tells one program of a configuration from another: torch's key, and which of the programs under it."""
     cache, rest = parts_of_key(key)
     return {"torch.cache": cache, "torch.key": rest, "torch.variant": number}
-
-
-def isa_doubt(torch: Any) -> str:
-    """The ISA in the factors was predicted without a compiler; now that there was one, why it is another, if it is."""
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    predicted, actual = predicted_isa(torch), str(pick_vec_isa())
-    return f"Inductor built for {actual}, where {predicted} was expected" if predicted and predicted != actual else ""

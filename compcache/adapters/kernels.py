@@ -29,6 +29,8 @@ from compcache.errors import CompcacheError, FactorError
 from compcache.factors import canonical, plain
 from compcache.session import Session
 
+SOURCE = {"main_code", "source_code"}
+"""The names that the first parameter of ``load_async``, the kernel's text, has had (the second in torch 2.7)."""
 SUBMIT = "submit_fn"
 """The parameter of ``load_async`` that says where to compile; no part of a kernel."""
 TRIAL = "CppCodeCache"
@@ -62,7 +64,7 @@ class Kernels:
                 sharing.append(self)
             return ""
         signature = inspect.signature(function)
-        if not {"main_code", SUBMIT} <= signature.parameters.keys():
+        if not SOURCE & signature.parameters.keys() or SUBMIT not in signature.parameters:
             return "torch's CppCodeCache.load_async takes other arguments"
         seams = [self]
 
@@ -76,6 +78,12 @@ class Kernels:
         load_async._compcache = seams  # type: ignore[attr-defined]
         base.load_async = classmethod(load_async)
         return ""
+
+    def uninstall(self, codecache: Any) -> None:
+        """Have nothing more to do with torch's kernels."""
+        sharing: list[Kernels] = getattr(codecache.CppCodeCache.__dict__["load_async"].__func__, "_compcache", [])
+        if self in sharing:
+            sharing.remove(self)
 
     @property
     def _active(self) -> bool:

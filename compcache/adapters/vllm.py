@@ -19,6 +19,7 @@ from typing import Any
 
 from compcache import fsio, suspicion
 from compcache.adapters import graph, startup, vllm_factors, vllm_hooks
+from compcache.adapters.host import isa_doubt
 from compcache.adapters.imports import when_imported
 from compcache.adapters.kernels import Kernels
 from compcache.adapters.own_file import vouch, vouched
@@ -28,7 +29,6 @@ from compcache.adapters.vllm_report import ReadyReport
 from compcache.cache import Cache
 from compcache.config import Settings
 from compcache.entry import Entry
-from compcache.environment import predicted_isa
 from compcache.errors import Damaged, FactorError, NotStored, RequiredMiss
 from compcache.session import Session, explained
 
@@ -304,12 +304,9 @@ class Adapter:
     def _check_isa(self, current: StartUp) -> None:
         """The ISA in the factors was predicted without a compiler; now that there was one, it must be the same."""
         import torch
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-        predicted = predicted_isa(torch)
-        actual = str(pick_vec_isa())
-        if predicted and predicted != actual:
-            current.doubt = f"Inductor built for {actual}, where {predicted} was expected"
+        current.doubt = isa_doubt(torch) or current.doubt
+        if current.doubt:
             self.session.cannot_cache("this start-up", current.doubt)
 
     def compile_graph(self, manager: Any, call: dict[str, Any], action: Callable[[], Any]) -> Any:

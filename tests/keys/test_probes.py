@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +115,18 @@ def fake_torch(flags: set[str], capability: str = "AVX2") -> Any:
     return types.SimpleNamespace(cpu=types.SimpleNamespace(**functions), backends=backends)
 
 
-def picked(flags: set[str], capability: str | None) -> str:
-    """What torch 2.13 picks: the first of its list whose parts are all supported, or the one that was asked for."""
+KNOWN = {
+    "2.7": ("avx512 amx_tile", "avx512", "avx2", "asimd", "asimd"),
+    "2.13": ("avx512 avx512_vnni amx_tile", "avx512 avx512_vnni", "avx512", "avx2", "asimd", "asimd"),
+}
+"""What the ISAs are called in two releases of torch (``supported_vec_isa_list``, torch/_inductor/cpu_vec_isa.py)."""
+
+
+def picked(flags: set[str], capability: str | None, known: Sequence[str]) -> str:
+    """What torch picks: the first of its list whose parts are all supported, or the one that was asked for."""
     supported = {n for n in ("avx2", "avx512", "amx_tile") if n in flags}
     if {"avx512", "vnni"} <= flags:
         supported.add("avx512_vnni")
-    known = ("avx512 avx512_vnni amx_tile", "avx512 avx512_vnni", "avx512", "avx2")
     valid = [isa for isa in known if set(isa.split()) <= supported]
     if not valid or capability == "default":
         return "INVALID_VEC_ISA"
@@ -131,19 +137,22 @@ def picked(flags: set[str], capability: str | None) -> str:
 SETS = [set(chosen) for n in range(len(FLAGS) + 1) for chosen in itertools.combinations(FLAGS, n)]
 
 
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
 @pytest.mark.parametrize("capability", [None, "", "default", "avx2", "avx512", "zvector", "nonsense"])
-def test_the_predicted_isa_is_what_torch_picks(monkeypatch: pytest.MonkeyPatch, capability: str | None) -> None:
+def test_the_predicted_isa_is_what_torch_picks(
+    monkeypatch: pytest.MonkeyPatch, capability: str | None, known: Sequence[str]
+) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
     if capability is not None:
         monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
     for flags in SETS:
-        assert predicted_isa(fake_torch(flags)) == picked(flags, capability), flags
+        assert predicted_isa(fake_torch(flags), known) == picked(flags, capability, known), flags
 
 
 def test_no_prediction_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert predicted_isa(fake_torch({"avx2"})) == ""
+    assert predicted_isa(fake_torch({"avx2"}), KNOWN["2.13"]) == ""
 
 
 def test_isa_factors_tell_sub_flags_and_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:

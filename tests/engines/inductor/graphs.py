@@ -142,7 +142,8 @@ def guarded() -> Values:
         return torch.nn.functional.pad(x, (0, 1)) * 2 if x.shape[0] > 4 else x * 2
 
     function = torch.compile(branching, dynamic=True)
-    return {"bits": bits(*(function(data(size)) for size in (3, 7)))}
+    wanted = json.loads(os.environ.get("SIZES", "[3, 7]"))
+    return {"bits": bits(*(function(data(size)) for size in wanted))}
 
 
 @case

@@ -72,6 +72,18 @@ def test_a_bad_kernel_is_the_only_thing_compiled(
     assert healed["faults"] == {}
 
 
+def test_a_record_that_is_lost_is_stored_where_it_is_looked_up(machine: Callable, tmp_path: Path) -> None:
+    """Of two graphs under one key the second is loaded; AOTAutograd's record of it is under a key of its own."""
+    cold = machine("one").run("guarded")
+    for path, _ in entries(tmp_path / "store", "autograd"):
+        path.unlink()
+    again = machine("other").run("guarded", SIZES="[7]")
+    assert again.counts == (1, 0)
+    assert again["bits"] == cold["bits"][1:]
+    ((_, entry),) = entries(tmp_path / "store", "autograd")
+    assert entry.factors.own["torch.variant"] == 0
+
+
 def test_an_entry_that_is_cut_is_a_miss(filled: tuple, machine: Callable) -> None:
     store, cold = filled
     ((path, _),) = entries(store)
