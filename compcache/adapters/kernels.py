@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,6 +37,10 @@ SUBMIT = "submit_fn"
 TRIAL = "CppCodeCache"
 """The class by which max-autotune loads the candidates that it times (torch/_inductor/autotune_process.py); what a
 graph itself loads comes by its subclasses (torch/_inductor/async_compile.py)."""
+
+_HEADER = re.compile(r'(?m)^#include "[^"\n]*/(c[a-z2-7]{51}\.h)"')
+"""torch 2.7 includes its own header by a path in its cache directory (``cpp_prefix``, torch/_inductor/codecache.py),
+under a name that is a digest of the header: another machine's path is another one, and means the same."""
 
 Source = bytes | Callable[[], bytes]
 """Verified bytes, or what reads and verifies them when they are needed."""
@@ -232,7 +237,11 @@ class _Served:
 
 def kernel_name(cls: Any, arguments: Mapping[str, Any]) -> str:
     """64 hexadecimal digits. Raises FactorError if an argument is not a plain value."""
-    inputs = {name: value for name, value in arguments.items() if name not in ("cls", SUBMIT)}
+    inputs = {
+        name: _HEADER.sub(r'#include "\1"', value) if isinstance(value, str) else value
+        for name, value in arguments.items()
+        if name not in ("cls", SUBMIT)
+    }
     described = {
         "class": f"{cls.__module__}.{cls.__qualname__}",
         "flags": getattr(cls, "cpp_compile_command_flags", {}),
